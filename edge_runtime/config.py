@@ -1,0 +1,162 @@
+"""Every setting a user can give the robot's side, with its unit in its name; LeRobot's words where LeRobot has one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import draccus
+
+from edge_runtime.errors import ConfigError
+
+StopPolicy = Literal["limp", "park", "hold"]
+Mode = Literal["async", "sequential"]
+Realtime = Literal["enforce", "try", "off"]
+
+
+@dataclass
+class CameraConfig(draccus.ChoiceRegistry):
+    """A camera: what to open and the frames it must deliver. Width, height and fps of None take what it offers."""
+
+    width: int | None = None
+    height: int | None = None
+    fps: int | None = None
+
+
+@CameraConfig.register_subclass("opencv")
+@dataclass
+class OpenCVCameraConfig(CameraConfig):
+    """LeRobot's OpenCV camera: an index, a device path or a URL."""
+
+    index_or_path: int | str = 0
+    fourcc: str | None = None
+    rotation: Literal[0, 90, 180, -90, 270] = 0
+    color_mode: Literal["rgb", "bgr"] = "rgb"
+    warmup_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("width", "height", "fps"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name}: {value} is not a positive number")
+        if self.fourcc is not None and len(self.fourcc) != 4:
+            raise ConfigError(f"fourcc: {self.fourcc!r} is not four characters, such as MJPG")
+
+
+@dataclass
+class RobotConfig(draccus.ChoiceRegistry):
+    """A robot: its kind, its cameras and the limits every kind obeys."""
+
+    id: str | None = None
+    cameras: dict[str, CameraConfig] = field(default_factory=dict)
+    max_speed: float = 300.0  # joint units per second against the last goal; 0 = off
+    max_relative_target: float | dict[str, float] | None = None  # joint units against the present position
+    clamp_range: bool = True  # keep goals inside the calibrated range
+
+
+@dataclass
+class SOFollowerConfig(RobotConfig):
+    """An SO-100 or SO-101 follower arm: six STS3215 on one serial bus."""
+
+    port: str = ""
+    calibration_dir: Path | None = None
+    use_degrees: bool = True  # False: -100..100
+    write_calibration: bool = False  # write the calibration file into servos that differ from it
+    position_p_coefficient: int = 16
+    position_i_coefficient: int = 0
+    position_d_coefficient: int = 32
+    stop_policy: StopPolicy = "limp"
+    rest_pose: dict[str, float] | None = None  # for park: joint -> units; by default the pose at start
+    park_timeout_s: float = 5.0
+    bus_timeout_ms: float | None = None  # by default the lesser of 10 ms and a third of the period
+    max_missed_replies: int = 15  # in a row from one servo, then the bus has failed
+    echo: bool = False  # a bare UART hears its own bytes
+
+    def __post_init__(self) -> None:
+        if self.max_speed < 0 or not math.isfinite(self.max_speed):
+            raise ConfigError(f"robot.max_speed: {self.max_speed} is not a speed in units/s (0 turns the limit off)")
+        if self.bus_timeout_ms is not None and not 0 < self.bus_timeout_ms <= 1000:
+            raise ConfigError(f"robot.bus_timeout_ms: {self.bus_timeout_ms} is not in 0..1000")
+        if self.max_missed_replies < 1:
+            raise ConfigError(f"robot.max_missed_replies: {self.max_missed_replies} is less than 1")
+        if not 0 < self.park_timeout_s <= 60:
+            raise ConfigError(f"robot.park_timeout_s: {self.park_timeout_s} is not in 0..60")
+        for name in ("position_p_coefficient", "position_i_coefficient", "position_d_coefficient"):
+            if not 0 <= getattr(self, name) <= 254:
+                raise ConfigError(f"robot.{name}: {getattr(self, name)} is not in 0..254")
+
+
+@RobotConfig.register_subclass("so101_follower")
+@dataclass
+class SO101FollowerConfig(SOFollowerConfig):
+    """An SO-101 follower arm."""
+
+
+@RobotConfig.register_subclass("so100_follower")
+@dataclass
+class SO100FollowerConfig(SOFollowerConfig):
+    """An SO-100 follower arm."""
+
+
+@dataclass
+class StartConfig:
+    """`edge-runtime start`: run a policy on a robot until a signal, the last episode or `duration_s`."""
+
+    robot: RobotConfig
+    server_address: str = "127.0.0.1:8080"  # HOST:PORT or unix:/path
+    bundle: Path | None = None  # one machine: start a server of our own for this bundle
+    model: str = ""  # which of the server's policies; empty = its first
+    task: str = ""
+    fps: float = 30.0
+    control_hz: float | None = None  # k * fps, k whole; by default fps
+    mode: Mode = "async"
+    actions_per_chunk: int | None = None  # by default all of the policy's chunk
+    chunk_size_threshold: float = 0.5  # ask when the queue holds at most this part of a chunk
+    aggregate_fn_name: str = "weighted_average"  # a name of AGGREGATE, or module:function of your own
+    similarity_tolerance: float | None = None  # L2 in joint units; None = 1.0 for degrees, else off; 0 = off
+    jpeg_quality: int = 90  # 0 = raw frames
+    resize: bool = False  # resize frames here to the shape the policy takes
+    rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera
+    extra_state: dict[str, str] = field(default_factory=dict)  # environment_state -> URL of a JSON object of numbers
+    max_frame_age_s: float = 0.5
+    episodes: int = 0  # 0 = one run without resets
+    reset_url: str = ""
+    first_seed: int = 0
+    duration_s: float = 0.0  # 0 = until a signal
+    dry_run: bool = False  # no torque; prints goals
+    realtime: Realtime = "try"
+    priority: int = 80  # SCHED_FIFO
+    give_up_after_s: float = 30.0  # without a server; 0 = never
+    summary: Path | None = None  # JSON, written at the end
+    queue_log: Path | None = None  # CSV of time, episode and queue level, for plots
+    insecure: bool = False  # a server beyond loopback without TLS
+    debug: bool = False  # tracebacks, debug log
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fps <= 1000:
+            raise ConfigError(f"fps: {self.fps:g} is not in 1..1000")
+        if self.control_hz is not None:
+            substeps = self.control_hz / self.fps
+            if substeps < 1 or abs(substeps - round(substeps)) > 1e-9:
+                raise ConfigError(f"control_hz: {self.control_hz:g} is not a whole multiple of fps {self.fps:g}")
+        if self.actions_per_chunk is not None and self.actions_per_chunk < 1:
+            raise ConfigError(f"actions_per_chunk: {self.actions_per_chunk} is less than 1")
+        if not 0 <= self.chunk_size_threshold <= 1:
+            raise ConfigError(f"chunk_size_threshold: {self.chunk_size_threshold} is not in 0..1")
+        if self.similarity_tolerance is not None and not 0 <= self.similarity_tolerance < math.inf:
+            raise ConfigError(f"similarity_tolerance: {self.similarity_tolerance} is not a distance (0 = off)")
+        if not 0 <= self.jpeg_quality <= 100:
+            raise ConfigError(f"jpeg_quality: {self.jpeg_quality} is not in 0..100 (0 = raw)")
+        if not 1 <= self.priority <= 99:
+            raise ConfigError(f"priority: {self.priority} is not in 1..99")
+        if self.episodes < 0 or self.first_seed < 0 or self.duration_s < 0 or self.give_up_after_s < 0:
+            raise ConfigError("episodes, first_seed, duration_s and give_up_after_s must not be negative")
+        if self.episodes and not self.reset_url:
+            raise ConfigError("episodes: needs reset_url, which places the scene for each episode")
+
+    @property
+    def substeps(self) -> int:
+        """Ticks for each timestep: k in control_hz = k * fps."""
+        return round((self.control_hz or self.fps) / self.fps)

@@ -1,0 +1,73 @@
+"""Do this robot and this policy fit? Every difference, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from edge_runtime.wire.messages import PROTOCOL_VERSION, Camera, ExtraState, Hello, Joint, Policy
+
+
+def differences(robot: Hello, policy: Policy) -> list[str]:
+    """What keeps `robot` from running `policy`, one clause each; empty when they fit.
+
+    Compared: protocol version, ordered joint names, units, cameras and their shapes, extra state and its dimensions,
+    fps, rows per chunk, and (after a reconnect) the policy's digest. A camera that the policy does not know is not a
+    difference: it is not sent (`extra_cameras`).
+    """
+    found: list[str] = []
+    if robot.protocol_version != PROTOCOL_VERSION:
+        found.append(f"protocol version: robot {robot.protocol_version}, server {PROTOCOL_VERSION}")
+    mine, theirs = [j.name for j in robot.joints], [j.name for j in policy.joints]
+    if mine != theirs:
+        found.append(f"joints: robot {_list(mine)}, policy {_list(theirs)}")
+    else:
+        found += [
+            f"unit of {have.name}: robot {have.unit}, policy {want.unit}"
+            for have, want in zip(robot.joints, policy.joints, strict=True)
+            if have.unit != want.unit
+        ]
+    found += _cameras(robot.cameras, policy.cameras)
+    found += _extra_state(robot.extra_state, policy.extra_state)
+    if robot.fps != policy.fps:
+        found.append(f"fps: robot {robot.fps:g}, policy {policy.fps:g}")
+    if robot.actions_per_chunk > policy.chunk_size:
+        found.append(f"actions_per_chunk: robot {robot.actions_per_chunk}, policy at most {policy.chunk_size}")
+    if robot.digest and robot.digest != policy.digest:
+        found.append(f"policy: robot started with {robot.digest.hex()[:12]}, server has {policy.digest.hex()[:12]}")
+    return found
+
+
+def extra_cameras(robot: Iterable[str], policy: Policy) -> list[str]:
+    """The robot's cameras that the policy does not use."""
+    known = {camera.name for camera in policy.cameras}
+    return [name for name in robot if name not in known]
+
+
+def joints_from(names: Iterable[str], units: Iterable[str]) -> tuple[Joint, ...]:
+    return tuple(Joint(name, unit) for name, unit in zip(names, units, strict=True))
+
+
+def _cameras(robot: tuple[Camera, ...], policy: tuple[Camera, ...]) -> list[str]:
+    mine = {camera.name: camera for camera in robot}
+    theirs = {camera.name: camera for camera in policy}
+    if not theirs.keys() <= mine.keys():
+        return [f"cameras: robot {_list(mine)}, policy {_list(theirs)} (rename_map maps one name to another)"]
+    return [
+        f"camera {name}: robot sends {mine[name].width}x{mine[name].height}, policy takes {want.width}x{want.height}"
+        " (--resize=true fits it)"
+        for name, want in theirs.items()
+        if (mine[name].height, mine[name].width) != (want.height, want.width)
+    ]
+
+
+def _extra_state(robot: tuple[ExtraState, ...], policy: tuple[ExtraState, ...]) -> list[str]:
+    mine = {vector.name: vector.dimension for vector in robot}
+    return [
+        f"{want.name}: robot has {mine.get(want.name, 'none')}, policy takes {want.dimension} numbers (extra_state)"
+        for want in policy
+        if mine.get(want.name) != want.dimension
+    ]
+
+
+def _list(names: Iterable[str]) -> str:
+    return "[" + ", ".join(names) + "]"

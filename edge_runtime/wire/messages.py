@@ -1,0 +1,177 @@
+"""What travels between robot and server, as frozen dataclasses over numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+PROTOCOL_VERSION = 1
+Floats = npt.NDArray[np.float32]
+Pixels = npt.NDArray[np.uint8]
+Encoding = Literal["raw", "jpeg"]
+SkipReason = Literal["similar", "already_predicted", "superseded"]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A joint's feature key (`shoulder_pan.pos`) and its unit (`degrees`, `normalized`, `percent`, `radians`, …)."""
+
+    name: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A camera by the policy's name; its frames are (height, width, 3) uint8 RGB."""
+
+    name: str
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class ExtraState:
+    """A named vector that is not joints, such as `observation.environment_state`."""
+
+    name: str
+    dimension: int
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a server offers: all that both sides must agree on before torque is on."""
+
+    name: str
+    type: str
+    digest: bytes
+    joints: tuple[Joint, ...]
+    cameras: tuple[Camera, ...]
+    extra_state: tuple[ExtraState, ...]
+    chunk_size: int
+    fps: float
+    uses_task: bool = False
+    temporal_ensemble_coeff: float = 0.0
+
+
+@dataclass(frozen=True)
+class ServerDescription:
+    protocol_version: int
+    server_version: str
+    policies: tuple[Policy, ...]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a robot is, in the policy's names: the first message of a stream."""
+
+    joints: tuple[Joint, ...]
+    cameras: tuple[Camera, ...]
+    extra_state: tuple[ExtraState, ...]
+    fps: float
+    model: str = ""
+    actions_per_chunk: int = 0
+    similarity_tolerance: float = 0.0
+    robot: str = ""
+    digest: bytes = b""
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The answer to Hello: the policy that will run."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One camera's picture: raw RGB bytes or a JPEG, with the shape it has once decoded."""
+
+    camera: str
+    height: int
+    width: int
+    encoding: Encoding
+    data: bytes | memoryview
+
+    @classmethod
+    def raw(cls, camera: str, pixels: Pixels) -> Frame:
+        """A frame over (height, width, 3) uint8 RGB pixels, not copied when contiguous."""
+        pixels = np.ascontiguousarray(pixels)
+        return cls(camera, pixels.shape[0], pixels.shape[1], "raw", pixels.data.cast("B"))
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the robot saw: row i of the chunk that answers it is for `timestep` + i.
+
+    `state` is (joints,) float32 in Hello's order and units; `extra_state` name -> vector; `runs_dry_in_s` the time
+    until the ring has no row left.
+    """
+
+    id: int
+    session: int
+    timestep: int
+    must_go: bool
+    state: Floats
+    extra_state: dict[str, Floats] = field(default_factory=dict)
+    frames: tuple[Frame, ...] = ()
+    task: str = ""
+    runs_dry_in_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ServerTimes:
+    """Durations in seconds by the server's monotonic clock; the names are `timing.SERVER_STAGES`."""
+
+    receive: float = 0.0
+    admit: float = 0.0
+    wait: float = 0.0
+    prepare: float = 0.0
+    infer: float = 0.0
+    inject: float = 0.0
+    finish: float = 0.0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """`actions` (rows, joints) float32 in joint units, row i for `first_timestep` + i."""
+
+    observation: int
+    session: int
+    first_timestep: int
+    actions: Floats
+    digest: bytes
+    times: ServerTimes = field(default_factory=ServerTimes)
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """The observation was not run, and why."""
+
+    observation: int
+    reason: SkipReason
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The inference of one observation failed: a gRPC code, a sentence, and an id that both logs show."""
+
+    observation: int
+    code: int
+    message: str
+    error_id: str
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Sent empty, answered empty, on the same stream: the network's own time."""
+
+    id: int
+
+
+Answer = Chunk | Skipped | Failure
+ServerMessage = Welcome | Chunk | Skipped | Failure | Ping

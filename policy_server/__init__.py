@@ -1,0 +1,1 @@
+"""Asynchronous inference for robots whose policies predict chunks of actions: the accelerator's side."""
