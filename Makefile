@@ -1,0 +1,50 @@
+# Everything happens in .venv (and .venv-export, for what needs torch); both are made when missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXPORT_BIN := .venv-export/bin
+TORCH ?= torch
+SOURCES := cython_ext/_realtime.pyx pyproject.toml
+
+.PHONY: demo test check bench protos test-export test-lerobot build clean
+
+demo: build  ## the main job: a virtual arm, sequential against asynchronous
+	$(BIN)/edge-runtime demo $(ARGS)
+
+test: build  ## the core suite; needs no torch
+	$(BIN)/python -m pytest $(ARGS)
+
+check: build  ## lint, types, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/cython-lint cython_ext
+	$(MAKE) --no-print-directory protos
+	git diff --exit-code -- edge_runtime/wire
+
+bench: build  ## every figure in short form
+	$(BIN)/python scripts/bench.py --quick $(ARGS)
+
+protos: build  ## protos/policy.proto -> edge_runtime/wire
+	$(BIN)/python -m grpc_tools.protoc -Iedge_runtime/wire=protos --python_out=. --pyi_out=. --grpc_python_out=. edge_runtime/wire/policy.proto
+
+test-export: .venv-export/ready  ## what needs torch, in an environment of its own
+	$(EXPORT_BIN)/python -m pytest -m export tests/export $(ARGS)
+
+build: $(VENV)/ready
+
+$(VENV)/ready: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[server,demo,dev]'
+	touch $@
+
+.venv-export/ready: $(SOURCES)
+	test -x $(EXPORT_BIN)/python || $(PYTHON) -m venv .venv-export
+	$(EXPORT_BIN)/python -m pip install --quiet --upgrade pip
+	$(EXPORT_BIN)/python -m pip install --quiet '$(TORCH)' --extra-index-url https://download.pytorch.org/whl/cpu
+	$(EXPORT_BIN)/python -m pip install --quiet --editable '.[export,server,dev]'
+	touch $@
+
+clean:
+	rm -rf build dist *.egg-info $(VENV) .venv-export edge_runtime/*.so

@@ -1,0 +1,56 @@
+"""`edge-runtime WORD …`: a table of words, each loaded when it is used."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import sys
+
+from edge_runtime import flags
+from edge_runtime.config import StartConfig
+from edge_runtime.errors import UsageError
+
+WORDS = {
+    "start": ("edge_runtime.cli:start", "run a policy on a robot"),
+    "demo": ("edge_runtime.demo.cli:main", "a virtual arm at work, sequential against asynchronous"),
+    "virtual-arm": ("edge_runtime.virtual_arm.cli:main", "an SO-101 that is not there: servos on a pty, cameras, a scene"),
+}
+
+
+def main() -> int:
+    """The entry point of `edge-runtime`; the exit codes are those of `errors`."""
+    return flags.run_main(dispatch, sys.argv[1:], "edge-runtime")
+
+
+def dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: edge-runtime WORD [--flag=value …]; edge-runtime WORD --help\n")
+        print("\n".join(f"  {word:<12} {what}" for word, (_, what) in WORDS.items()))
+        return 0
+    word, *rest = argv
+    if word not in WORDS:
+        near = difflib.get_close_matches(word, WORDS, 1)
+        raise UsageError(f"no word {word!r}: " + (f"did you mean {near[0]}?" if near else f"one of {', '.join(WORDS)}"))
+    module, _, name = WORDS[word][0].partition(":")
+    code: int = getattr(importlib.import_module(module), name)(rest)
+    return code
+
+
+def start(argv: list[str]) -> int:
+    config = flags.parse(StartConfig, argv, prog="edge-runtime start")
+    log_to_stderr(config.debug)
+    from edge_runtime.runtime import start as run  # cv2 and grpc cost half a second: not before the flags are right
+
+    return run(config)
+
+
+def log_to_stderr(debug: bool) -> None:
+    """One line per change of state, for a terminal or the journal."""
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

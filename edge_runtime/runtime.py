@@ -1,0 +1,391 @@
+"""The composition root: builds every part of the robot's side, runs it, and stops it in reverse."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from edge_runtime import aggregation, summary
+from edge_runtime._realtime import ActionRing, ActuatorLoop, Record
+from edge_runtime.cameras import Camera, make_camera
+from edge_runtime.config import StartConfig
+from edge_runtime.episodes import Episodes
+from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError, ProtocolError
+from edge_runtime.extra_state import HttpVector
+from edge_runtime.local_server import LocalServer
+from edge_runtime.observer import Look, Observer
+from edge_runtime.robots import Robot, make_robot
+from edge_runtime.state import RuntimeState
+from edge_runtime.stream import PolicyStream
+from edge_runtime.timing import STAGES, StageTimes
+from edge_runtime.wire import messages
+from edge_runtime.wire.handshake import differences, extra_cameras
+
+log = logging.getLogger(__name__)
+
+SIMILAR_DEGREES = 1.0  # LeRobot's tolerance; it was chosen for degrees
+PRINT_GOALS_EVERY_S = 0.5
+
+
+def start(config: StartConfig) -> int:
+    """`edge-runtime start`: run until a signal, the last episode or the end of the time; 0 when stopped as asked."""
+    Runtime(config).run()
+    return 0
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What runs, once everything fits."""
+
+    robot: Robot
+    ring: ActionRing
+    loop: ActuatorLoop
+    observer: Observer
+    stream: PolicyStream
+    hello: messages.Hello
+
+
+class Runtime:
+    """One run. Nothing is touched before `run`."""
+
+    def __init__(self, config: StartConfig) -> None:
+        self._config = config
+        self._stop = threading.Event()  # the run is over, whatever the reason
+        self._hurry = threading.Event()  # a second signal: limp at once
+        self._failure: EdgeRuntimeError | None = None
+        self._started_s = time.monotonic()
+        self._state = RuntimeState(self._started_s)
+        self._stages = StageTimes((*STAGES, "round_trip"))
+        self._episode = 0
+        self._starved_before = 0  # starved ticks until the episode's first chunk was there
+        self._merges_before: int | None = None  # merges until the episode began; None once its first chunk was seen
+        self._outcomes: list[dict[str, Any]] = []
+        self._queue_log: list[tuple[float, int, int]] = []
+
+    def run(self) -> None:
+        """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
+        parts = None
+        with self._signals():
+            try:
+                with ExitStack() as stack:
+                    parts = self._build(stack)
+                    if parts is not None:
+                        self._drive(parts, stack)
+            except EdgeRuntimeError as error:
+                self._fail(error)
+            if parts is not None:
+                self._report(parts)
+        if self._failure is not None:
+            raise self._failure
+
+    # -- building ---------------------------------------------------------------------------------------------------
+
+    def _build(self, stack: ExitStack) -> _Parts | None:
+        """Open the devices, meet the server, compare; no torque yet. None when stopped in the meantime."""
+        config = self._config
+        aggregate = aggregation.resolve(config.aggregate_fn_name)
+        vectors = {
+            f"observation.{name.removeprefix('observation.')}": HttpVector(name, url)
+            for name, url in config.extra_state.items()
+        }
+        address = config.server_address
+        server = None
+        if config.bundle is not None:
+            server = stack.enter_context(LocalServer(config.bundle, on_exit=self._stop))
+            address = server.address
+        robot = stack.enter_context(make_robot(config.robot))
+        cameras = {name: stack.enter_context(make_camera(name, c)) for name, c in config.robot.cameras.items()}
+        stream = PolicyStream(
+            address,
+            insecure=config.insecure,
+            jpeg_quality=config.jpeg_quality,
+            give_up_after_s=config.give_up_after_s,
+            stages=self._stages,
+        )
+        description = stream.describe(self._stop)
+        if server is not None and server.exited:
+            raise server.failure()
+        if description is None:
+            return None
+        policy = _choose(description, config.model)
+        views = {config.rename_map.get(name, name): camera for name, camera in cameras.items()}
+        hello = self._introduce(policy, robot, views, vectors)
+        rows = hello.actions_per_chunk
+        ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate)
+        observer = Observer(
+            Look(policy, views, vectors, config.resize, config.max_frame_age_s, config.task),
+            ring,
+            stream.send,
+            on_lost=stream.suspect,
+            stages=self._stages,
+            fps=config.fps,
+            threshold=0 if config.mode == "sequential" else math.floor(config.chunk_size_threshold * rows),
+            rows=rows,
+        )
+        return _Parts(robot, ring, self._loop(ring, robot), observer, stream, hello)
+
+    def _introduce(
+        self,
+        policy: messages.Policy,
+        robot: Robot,
+        views: Mapping[str, Camera],
+        vectors: Mapping[str, HttpVector],
+    ) -> messages.Hello:
+        """Who we are, in the policy's names. Raises ProtocolError with every difference in one sentence."""
+        config = self._config
+        wanted = {camera.name: camera for camera in policy.cameras}
+        for name in extra_cameras(views, policy):
+            log.warning("camera %s is not used by policy %s", name, policy.name)
+        rows = config.actions_per_chunk or policy.chunk_size
+        if config.mode == "sequential":
+            rows = math.floor((1 - config.chunk_size_threshold) * min(rows, policy.chunk_size))
+            if rows == 0:
+                raise ConfigError(
+                    f"chunk_size_threshold: {config.chunk_size_threshold:g} leaves no action to execute in mode=sequential"
+                )
+        tolerance = config.similarity_tolerance
+        units = sorted({joint.unit for joint in robot.joints})
+        if tolerance is None:
+            tolerance = SIMILAR_DEGREES if "degrees" in units else 0.0
+        hello = messages.Hello(
+            joints=robot.joints,
+            cameras=tuple(
+                wanted[name] if config.resize and name in wanted else messages.Camera(name, *camera.shape)
+                for name, camera in views.items()
+                if name in wanted
+            ),
+            extra_state=tuple(
+                messages.ExtraState(vector.name, len(vectors[vector.name].read()))
+                for vector in policy.extra_state
+                if vector.name in vectors
+            ),
+            fps=config.fps,
+            model=policy.name,
+            actions_per_chunk=rows,
+            similarity_tolerance=tolerance,
+            robot=config.robot.id or "",
+        )
+        found = differences(hello, policy)
+        if found:
+            raise ProtocolError(f"robot and policy {policy.name} do not fit: " + "; ".join(found))
+        log.info(
+            "policy %s (%s), %d of %d actions per chunk at %g Hz, similar below %s",
+            policy.name,
+            policy.digest.hex()[:12],
+            rows,
+            policy.chunk_size,
+            config.fps,
+            f"{tolerance:g} (L2 over {', '.join(units)})" if tolerance else "nothing (filter off)",
+        )
+        return hello
+
+    def _loop(self, ring: ActionRing, robot: Robot) -> ActuatorLoop:
+        config = self._config
+        limit = config.robot.max_relative_target
+        names = [joint.name.removesuffix(".pos") for joint in robot.joints]
+        if isinstance(limit, dict) and set(limit) - set(names):
+            unknown = sorted(set(limit) - set(names))
+            raise ConfigError(f"robot.max_relative_target: no joint {unknown[0]!r} (joints: {', '.join(names)})")
+        each = [limit.get(name, math.inf) if isinstance(limit, dict) else limit for name in names]
+        return ActuatorLoop(
+            ring,
+            robot.port(1 / (config.fps * config.substeps)),
+            fps=config.fps,
+            substeps=config.substeps,
+            lower=robot.lower if config.robot.clamp_range else None,
+            upper=robot.upper if config.robot.clamp_range else None,
+            max_speed=config.robot.max_speed,
+            max_relative_target=None if limit is None else each,
+            max_missed_replies=getattr(config.robot, "max_missed_replies", 15),
+            dry_run=config.dry_run,
+            realtime=config.realtime,
+            priority=config.priority,
+        )
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def _drive(self, parts: _Parts, stack: ExitStack) -> None:
+        """From torque on to the stop policy: every way out goes through the stack."""
+        config, loop = self._config, parts.loop
+        if config.dry_run:
+            loop.prime(parts.robot.read())
+        else:
+            stack.callback(self._rest, parts.robot)
+            loop.prime(parts.robot.prepare())
+        if self._stop.is_set():
+            return
+        if config.episodes:
+            loop.pause()
+        self._thread(stack, "stream", lambda: parts.stream.run(parts.hello, parts.observer), parts.stream.stop)
+        self._thread(stack, "loop", loop.run, loop.stop)
+        self._thread(stack, "observer", lambda: self._watch(loop, parts.observer), lambda: None)
+        stack.callback(self._begin_to_stop)
+        if config.episodes:
+            self._run_episodes(Episodes(config.reset_url), loop, parts.observer)
+        else:
+            self._stop.wait(config.duration_s or None)
+
+    def _run_episodes(self, judge: Episodes, loop: ActuatorLoop, observer: Observer) -> None:
+        for self._episode in range(self._config.episodes):
+            loop.pause()
+            judge.reset(self._config.first_seed + self._episode)
+            observer.new_episode()
+            starved_before = loop.counters()["starved"]
+            self._merges_before = observer.merges
+            loop.resume()
+            outcome = judge.wait(self._stop)
+            if outcome is None:
+                return
+            starved = loop.counters()["starved"]
+            self._outcomes.append(
+                {
+                    "seed": outcome.seed,
+                    "success": outcome.success,
+                    "lifted": outcome.lifted,
+                    "time_s": outcome.time_s,
+                    "starved": starved - starved_before,
+                    "starved_after_first_chunk": 0 if self._merges_before is not None else starved - self._starved_before,
+                }
+            )
+        self._stop.set()
+
+    def _watch(self, loop: ActuatorLoop, observer: Observer) -> None:
+        """Follow the loop's records: the state, the queue's level, and the next observation."""
+        seen, print_at_s = 0, 0.0
+        while not self._stop.is_set():
+            record = loop.wait(seen, 0.5)
+            if record is None:
+                continue
+            seen = record.sequence
+            now_s = time.monotonic()
+            if not record.paused:
+                self._state.observe(now_s, connected=observer.is_connected, level=record.level)
+                self._note_first_chunk(record, loop)
+                if self._config.queue_log is not None:
+                    self._queue_log.append((record.time_ns / 1e9 - self._started_s, self._episode, record.level))
+                if self._config.dry_run and now_s >= print_at_s:
+                    print_at_s = now_s + PRINT_GOALS_EVERY_S
+                    print("goal " + " ".join(f"{value:.1f}" for value in record.goal), flush=True)
+            observer.observe(record)
+
+    def _note_first_chunk(self, record: Record, loop: ActuatorLoop) -> None:
+        if self._merges_before is not None and record.merges > self._merges_before and record.level > 0:
+            self._starved_before, self._merges_before = loop.counters()["starved"], None
+
+    # -- stopping ---------------------------------------------------------------------------------------------------
+
+    def _begin_to_stop(self) -> None:
+        self._stop.set()
+        self._state.enter("fault" if isinstance(self._failure, DeviceError) else "stopping", time.monotonic())
+
+    def _rest(self, robot: Robot) -> None:
+        """The stop policy; a bus that is gone cannot be told anything, and the first reason stays the reason."""
+        try:
+            robot.stop(self._hurry)
+        except DeviceError as error:
+            log.error("stop policy: %s", error)
+            self._fail(error)
+
+    def _fail(self, error: EdgeRuntimeError) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._stop.set()
+
+    def _thread(self, stack: ExitStack, name: str, work: Callable[[], None], stop: Callable[[], None]) -> None:
+        """Run `work` in a thread that ends when the stack unwinds; an error of ours ends the run."""
+
+        def guarded() -> None:
+            try:
+                work()
+            except EdgeRuntimeError as error:
+                self._fail(error)
+            except BaseException as error:  # a bug: the arm is stopped all the same, and main tells
+                log.debug("thread %s", name, exc_info=True)
+                failure = EdgeRuntimeError(f"internal error in thread {name}: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                self._fail(failure)
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        stack.callback(thread.join)
+        stack.callback(stop)
+        thread.start()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first SIGTERM or SIGINT stops the run, a second makes the arm limp at once; more change nothing."""
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            if self._stop.is_set():
+                self._hurry.set()
+            self._stop.set()
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # -- reporting --------------------------------------------------------------------------------------------------
+
+    def _report(self, parts: _Parts) -> None:
+        counts, loop = parts.observer.counts, parts.loop
+        report = {
+            "duration_s": time.monotonic() - self._started_s,
+            "mode": self._config.mode,
+            "control_hz": self._config.fps * self._config.substeps,
+            "realtime": loop.realtime_outcome,
+            "loop": loop.counters(),
+            "lateness_s": loop.lateness().summary().as_dict(),
+            "observations": {
+                "sent": counts["sent"],
+                "must_go": counts["must_go"],
+                "skipped": _with_prefix(counts, "skipped_"),
+                "unsent": _with_prefix(counts, "unsent_"),
+                "lost": counts["lost"],
+                "failures": counts["failures"],
+            },
+            "chunks": {kind: counts[f"chunks_{kind}"] for kind in ("merged", "stale", "foreign")},
+            "reconnects": parts.stream.reconnects,
+            "stages_s": {stage: s.as_dict() for stage, s in self._stages.summaries().items()},
+            "bus": parts.robot.report(),
+            "states": self._state.changes,
+            "episodes": self._outcomes,
+            "error": str(self._failure) if self._failure else None,
+        }
+        print(summary.text(report), flush=True)
+        if self._config.summary is not None:
+            summary.write(report, self._config.summary)
+        if self._config.queue_log is not None:
+            try:
+                with self._config.queue_log.open("w", newline="") as file:
+                    csv.writer(file).writerows([("time_s", "episode", "level"), *self._queue_log])
+            except OSError as error:
+                raise OutputError(f"queue_log: cannot write {self._config.queue_log}: {error.strerror}") from error
+
+
+def _choose(description: messages.ServerDescription, model: str) -> messages.Policy:
+    """The server's policy of that name, its first for an empty one. Raises ProtocolError."""
+    if description.protocol_version != messages.PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"protocol version: server {description.server_version} speaks {description.protocol_version}, "
+            f"this robot {messages.PROTOCOL_VERSION}"
+        )
+    for policy in description.policies:
+        if model in ("", policy.name):
+            return policy
+    offered = ", ".join(policy.name for policy in description.policies) or "none"
+    raise ProtocolError(f"model: the server has no {model!r} (it offers {offered})")
+
+
+def _with_prefix(counts: Mapping[str, int], prefix: str) -> dict[str, int]:
+    return {name.removeprefix(prefix): n for name, n in counts.items() if name.startswith(prefix) and n}

@@ -1,0 +1,45 @@
+"""What the runtime is doing, as one small machine that logs each change once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Literal
+
+log = logging.getLogger(__name__)
+
+State = Literal["starting", "running", "draining", "holding", "fault", "stopping"]
+HOLDING_AFTER_S = 0.5
+
+
+class RuntimeState:
+    """`running` <-> `draining` (no stream, rows left) <-> `holding` (no row for 0.5 s); `fault` and `stopping` last."""
+
+    def __init__(self, now_s: float) -> None:
+        self._lock = threading.Lock()
+        self._started_s = now_s
+        self._last_row_s = now_s
+        self.current: State = "starting"
+        self.changes: list[tuple[float, State]] = [(0.0, "starting")]
+
+    def observe(self, now_s: float, *, connected: bool, level: int) -> None:
+        """Follow one tick: is there a stream, and how many rows are left?"""
+        with self._lock:
+            if level > 0:
+                self._last_row_s = now_s
+            if self.current in ("fault", "stopping") or (self.current == "starting" and level == 0):
+                return
+            if level == 0 and now_s - self._last_row_s >= HOLDING_AFTER_S:
+                self._become("holding", now_s)
+            elif level > 0:
+                self._become("running" if connected else "draining", now_s)
+
+    def enter(self, state: State, now_s: float) -> None:
+        with self._lock:
+            self._become(state, now_s)
+
+    def _become(self, state: State, now_s: float) -> None:
+        if state != self.current:
+            log.info("%s -> %s", self.current, state)
+            self.current = state
+            self.changes.append((round(now_s - self._started_s, 3), state))

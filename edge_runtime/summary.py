@@ -1,0 +1,58 @@
+"""What a run did, as one dictionary for machines and a page of text for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from edge_runtime.errors import OutputError
+
+Report = dict[str, Any]
+
+
+def write(report: Report, path: Path) -> None:
+    """Write the report as JSON. Raises OutputError."""
+    try:
+        path.write_text(json.dumps(report, indent=2) + "\n")
+    except OSError as error:
+        raise OutputError(f"summary: cannot write {path}: {error.strerror}") from error
+
+
+def text(report: Report) -> str:
+    """The report on a page, at most 100 columns."""
+    loop, observations, chunks = report["loop"], report["observations"], report["chunks"]
+    late = report["lateness_s"]
+    lines = [
+        f"ran {report['duration_s']:.1f} s, {loop['ticks']} ticks at {report['control_hz']:g} Hz: "
+        f"{loop['late']} late, {loop['missed']} missed, {loop['starved']} starved",
+        f"lateness p50 {_ms(late['p50'])}, p99 {_ms(late['p99'])}, max {_ms(late['max'])}; {report['realtime']}",
+        f"observations {observations['sent']} sent ({observations['must_go']} must go), "
+        f"skipped {_pairs(observations['skipped'])}, unsent {_pairs(observations['unsent'])}, "
+        f"lost {observations['lost']}, failed {observations['failures']}",
+        f"chunks {chunks['merged']} merged, {chunks['stale']} stale, {chunks['foreign']} foreign; "
+        f"{report['reconnects']} reconnects",
+    ]
+    if report["stages_s"]:
+        lines.append(f"{'stage':<12}{'n':>7}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'max':>10}")
+        lines += [
+            f"{stage:<12}{s['n']:>7}" + "".join(f"{_ms(s[key]):>10}" for key in ("mean", "p50", "p95", "p99", "max"))
+            for stage, s in report["stages_s"].items()
+        ]
+    if report["bus"]:
+        lines.append("bus: " + _pairs(report["bus"]))
+    lines.append("states: " + " -> ".join(f"{state} ({at_s:.1f} s)" for at_s, state in report["states"]))
+    for episode in report["episodes"]:
+        lines.append(
+            f"episode seed {episode['seed']}: {'success' if episode['success'] else 'no success'} "
+            f"in {episode['time_s']:.2f} s, {episode['starved_after_first_chunk']} starved ticks"
+        )
+    return "\n".join(lines)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def _pairs(counts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in counts.items()) or "none"
