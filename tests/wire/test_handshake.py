@@ -1,0 +1,92 @@
+"""A robot that does not fit a policy hears every difference, both sides of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edge_runtime.wire.handshake import differences, extra_cameras, joints_from
+from edge_runtime.wire.messages import Camera, ExtraState, Hello, Joint, Policy
+
+NAMES = ("shoulder_pan.pos", "shoulder_lift.pos", "gripper.pos")
+JOINTS = joints_from(NAMES, ("degrees", "degrees", "percent"))
+STATIC, WRIST = Camera("static", 480, 640), Camera("wrist", 96, 96)
+ENVIRONMENT = ExtraState("observation.environment_state", 5)
+POLICY = Policy("cubes", "act", b"a" * 32, JOINTS, (STATIC, WRIST), (ENVIRONMENT,), chunk_size=50, fps=30.0)
+ROBOT = Hello(JOINTS, (STATIC, WRIST), (ENVIRONMENT,), fps=30.0)
+
+
+def test_robot_that_fits_hears_nothing() -> None:
+    assert differences(ROBOT, POLICY) == []
+    assert differences(replace(ROBOT, digest=POLICY.digest, actions_per_chunk=50), POLICY) == []
+
+
+def test_order_of_cameras_is_of_no_account() -> None:
+    assert differences(replace(ROBOT, cameras=(WRIST, STATIC)), POLICY) == []
+
+
+def test_extra_camera_is_not_a_difference() -> None:
+    robot = replace(ROBOT, cameras=(STATIC, Camera("top", 1, 1), WRIST))
+    assert differences(robot, POLICY) == []
+    assert extra_cameras([camera.name for camera in robot.cameras], POLICY) == ["top"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"protocol_version": 2}, "protocol version: robot 2, server 1"),
+        (
+            {"joints": JOINTS[::-1]},
+            "joints: robot [gripper.pos, shoulder_lift.pos, shoulder_pan.pos], "
+            "policy [shoulder_pan.pos, shoulder_lift.pos, gripper.pos]",
+        ),
+        (
+            {"joints": JOINTS[:2]},
+            "joints: robot [shoulder_pan.pos, shoulder_lift.pos], "
+            "policy [shoulder_pan.pos, shoulder_lift.pos, gripper.pos]",
+        ),
+        (
+            {"joints": (Joint(NAMES[0], "radians"), *JOINTS[1:])},
+            "unit of shoulder_pan.pos: robot radians, policy degrees",
+        ),
+        (
+            {"cameras": (STATIC, Camera("gripper", 96, 96))},
+            "cameras: robot [static, gripper], policy [static, wrist] (rename_map maps one name to another)",
+        ),
+        ({"cameras": ()}, "cameras: robot [], policy [static, wrist] (rename_map maps one name to another)"),
+        (
+            {"cameras": (STATIC, Camera("wrist", 480, 640))},
+            "camera wrist: robot sends 640x480, policy takes 96x96 (--resize=true fits it)",
+        ),
+        (
+            {"extra_state": ()},
+            "observation.environment_state: robot has none, policy takes 5 numbers (extra_state)",
+        ),
+        (
+            {"extra_state": (replace(ENVIRONMENT, dimension=7),)},
+            "observation.environment_state: robot has 7, policy takes 5 numbers (extra_state)",
+        ),
+        ({"fps": 25.0}, "fps: robot 25, policy 30"),
+        ({"actions_per_chunk": 51}, "actions_per_chunk: robot 51, policy at most 50"),
+        ({"digest": b"b" * 32}, "policy: robot started with 626262626262, server has 616161616161"),
+    ],
+)
+def test_each_difference_is_one_clause_with_both_sides(change: dict[str, Any], sentence: str) -> None:
+    assert differences(replace(ROBOT, **change), POLICY) == [sentence]
+
+
+def test_all_differences_are_said_at_once() -> None:
+    robot = Hello(
+        joints=joints_from(NAMES, ("radians", "radians", "radians")),
+        cameras=(replace(STATIC, width=1), replace(WRIST, width=1)),
+        extra_state=(),
+        fps=1.0,
+        actions_per_chunk=100,
+        digest=b"b" * 32,
+        protocol_version=9,
+    )
+    said = "; ".join(differences(robot, POLICY))
+    for word in ("protocol", *NAMES, "static", "wrist", "environment_state", "fps", "actions_per_chunk", "policy:"):
+        assert word in said
