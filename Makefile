@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXPORT_BIN := .venv-export/bin
-TORCH ?= torch
+TORCH ?= torch==2.13.0
 SOURCES := cython_ext/_realtime.pyx pyproject.toml
 
 .PHONY: demo test check bench protos test-export test-lerobot build clean
@@ -42,7 +42,7 @@ $(VENV)/ready: $(SOURCES)
 .venv-export/ready: $(SOURCES)
 	test -x $(EXPORT_BIN)/python || $(PYTHON) -m venv .venv-export
 	$(EXPORT_BIN)/python -m pip install --quiet --upgrade pip
-	$(EXPORT_BIN)/python -m pip install --quiet '$(TORCH)' --extra-index-url https://download.pytorch.org/whl/cpu
+	$(EXPORT_BIN)/python -m pip install --quiet '$(TORCH)'
 	$(EXPORT_BIN)/python -m pip install --quiet --editable '.[export,server,dev]'
 	touch $@
 
