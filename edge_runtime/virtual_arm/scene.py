@@ -90,14 +90,14 @@ class Scene:
 
     def to_radians(self, units: np.ndarray) -> np.ndarray:
         """Joint units (6,) -> rad."""
-        angles = np.radians(units)
+        angles = np.array(np.radians(units))
         low, high = self.lower[_GRIPPER], self.upper[_GRIPPER]
         angles[_GRIPPER] = low + units[_GRIPPER] / 100 * (high - low)
         return angles
 
     def to_units(self, angles: np.ndarray) -> np.ndarray:
         """Rad (6,) -> joint units."""
-        units = np.degrees(angles)
+        units = np.array(np.degrees(angles))
         low, high = self.lower[_GRIPPER], self.upper[_GRIPPER]
         units[_GRIPPER] = (angles[_GRIPPER] - low) / (high - low) * 100
         return units
