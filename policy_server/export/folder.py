@@ -1,0 +1,31 @@
+"""A folder that appears whole under its name, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from edge_runtime.errors import OutputError
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A sibling to write into, which becomes `path` when the block ends well and is removed when it does not.
+
+    Raises OutputError when `path` exists, cannot be created, or the disk fills up on the way.
+    """
+    if path.exists() or path.is_symlink():
+        raise OutputError(f"output: {path} exists; remove it or choose another folder")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        yield partial
+        partial.rename(path)
+    except OSError as error:
+        raise OutputError(f"output: cannot write {path}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,126 @@
+"""A torch module as an ONNX file, without anything that betrays where it was made."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+from edge_runtime.errors import ModelError, OutputError
+
+OPSETS = range(18, 24)  # 18 is what torch's exporter writes; it converts upwards
+MAX_INLINE_BYTES = 1_900_000_000  # protobuf ends at 2 GB; above, the weights go beside the graph
+MIN_HALVED = 1024  # smaller tensors are not worth a node
+
+
+def round_weights(module: nn.Module) -> None:
+    """Round every matrix and kernel of `module` to what float16 can hold. Raises ModelError on one beyond its range."""
+    for name, parameter in module.named_parameters():
+        if parameter.dim() > 1:
+            rounded = parameter.half().float()
+            if not torch.isfinite(rounded).all():
+                raise ModelError(f"--precision=fp16: {name} has weights beyond 65504; export it with fp32")
+            parameter.data = rounded
+
+
+def export_graph(
+    module: nn.Module,
+    example: Sequence[Tensor],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    path: Path,
+    *,
+    opset: int,
+    halve: bool,
+    dynamic: bool = True,
+) -> None:
+    """Write `module` to `path`, checked, with the batch (the first dimension) free if `dynamic`.
+
+    `example` must have a batch of 2: torch would take a 1 for a constant. `halve` stores as float16, with a Cast back,
+    the weights that `round_weights` prepared: the arithmetic stays float32. Raises ModelError when torch or ONNX
+    refuse, OutputError when the file cannot be written.
+    """
+    shapes = tuple({0: torch.export.Dim("batch", min=1)} if dynamic else {} for _ in example)
+    takes_many = module.forward.__code__.co_flags & 0x04  # *args: one argument, for torch a nest of shapes
+    try:
+        with quiet():
+            program = torch.onnx.export(
+                module,
+                tuple(example),
+                input_names=list(inputs),
+                output_names=list(outputs),
+                opset_version=opset,
+                dynamo=True,
+                dynamic_shapes=(shapes,) if takes_many else shapes,
+                verbose=False,
+            )
+        assert program is not None
+        model = program.model_proto
+    except torch.onnx.errors.OnnxExporterError as error:
+        raise ModelError(f"torch {torch.__version__} could not export {path.name}: {error}") from error
+    strip(model)
+    if halve:
+        store_halves(model)
+    large = model.ByteSize() > MAX_INLINE_BYTES
+    try:
+        onnx.save_model(model, str(path), save_as_external_data=large, location=f"{path.name}.data")
+    except OSError as error:
+        raise OutputError(f"cannot write {path.name}: {error.strerror or error}") from error
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ModelError(f"{path.name}: the ONNX checker refuses it: {error}") from error
+
+
+def strip(model: onnx.ModelProto) -> None:
+    """Drop the stack traces that torch leaves in every node: half a megabyte of paths on the exporting machine."""
+    for item in (*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph, model):
+        del item.metadata_props[:]
+        item.doc_string = ""
+    for function in model.functions:
+        for node in function.node:
+            del node.metadata_props[:]
+
+
+def store_halves(model: onnx.ModelProto) -> None:
+    """Every initializer that survives float16 unchanged is stored so, and cast back; a runtime folds the Cast at load."""
+    casts = []
+    for tensor in model.graph.initializer:
+        if tensor.data_type != TensorProto.FLOAT or np.prod(tensor.dims, dtype=np.int64) < MIN_HALVED:
+            continue
+        values = numpy_helper.to_array(tensor)
+        with np.errstate(over="ignore"):
+            halves = values.astype(np.float16)
+        if not np.array_equal(halves.astype(np.float32), values):
+            continue
+        name = tensor.name
+        tensor.CopyFrom(numpy_helper.from_array(halves, f"{name}.fp16"))
+        casts.append(helper.make_node("Cast", [f"{name}.fp16"], [name], name=f"{name}.cast", to=TensorProto.FLOAT))
+    nodes = [*casts, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Torch's exporter without its remarks on torchvision, on names of dimensions and on its own deprecations."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*will not be used, since it shares", category=UserWarning)
+            warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec", category=FutureWarning)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
