@@ -16,6 +16,7 @@ from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, Prot
 from edge_runtime.slot import Closed, LatestSlot
 from edge_runtime.timing import StageTimes
 from edge_runtime.wire import codec, policy_pb2, policy_pb2_grpc
+from edge_runtime.wire.handshake import differences
 from edge_runtime.wire.messages import Answer, Hello, Observation, Ping, Policy, ServerDescription, Welcome
 
 log = logging.getLogger(__name__)
@@ -146,6 +147,9 @@ class PolicyStream:
                 with open_channel(self._address, insecure=self._insecure) as channel:
                     for message in connection.messages(channel, hello, self._address):
                         if isinstance(message, Welcome):
+                            found = differences(hello, message.policy)
+                            if found:
+                                raise ProtocolError(f"{self._address} welcomed another robot: " + "; ".join(found))
                             patience = _Patience(self._give_up_after_s)
                             self.reconnects += bool(hello.digest)
                             log.info("%s to %s", "reconnected" if hello.digest else "connected", self._address)
@@ -183,10 +187,10 @@ class _Connection:
         self._heard_s = self._pinged_s = 0.0
         self._pings = 0
         self._ponged = 0
-        self.welcomed = False
+        self.policy: Policy | None = None  # once welcomed
 
     def offer(self, observation: Observation) -> bool:
-        return self.welcomed and self._slot.put(observation, observation.id)
+        return self.policy is not None and self._slot.put(observation, observation.id)
 
     def is_silent(self) -> bool:
         """A ping is unanswered and nothing else came either."""
@@ -219,13 +223,13 @@ class _Connection:
         unwelcome.start()
         try:
             for wire_message in self._call:
-                message = codec.decode_server_message(wire_message)
+                message = codec.decode_server_message(wire_message, self.policy)
                 self._heard_s = time.monotonic()
-                if self.welcomed == isinstance(message, Welcome):
-                    raise ProtocolError(f"{address} sent {type(message).__name__} out of order")
                 if isinstance(message, Welcome):
+                    if self.policy is not None:
+                        raise ProtocolError(f"{address} welcomed twice")
                     unwelcome.cancel()
-                    self.welcomed = True
+                    self.policy = message.policy
                 yield message
         except grpc.RpcError as error:
             raise (

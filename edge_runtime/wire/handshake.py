@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edge_runtime.wire.messages import PROTOCOL_VERSION, Camera, ExtraState, Hello, Joint, Policy
+from edge_runtime.wire.messages import PROTOCOL_VERSION, Camera, ExtraState, Hello, Policy
 
 
 def differences(robot: Hello, policy: Policy) -> list[str]:
@@ -41,10 +41,6 @@ def extra_cameras(robot: Iterable[str], policy: Policy) -> list[str]:
     """The robot's cameras that the policy does not use."""
     known = {camera.name for camera in policy.cameras}
     return [name for name in robot if name not in known]
-
-
-def joints_from(names: Iterable[str], units: Iterable[str]) -> tuple[Joint, ...]:
-    return tuple(Joint(name, unit) for name, unit in zip(names, units, strict=True))
 
 
 def _cameras(robot: tuple[Camera, ...], policy: tuple[Camera, ...]) -> list[str]:

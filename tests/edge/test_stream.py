@@ -1,0 +1,194 @@
+"""One stream to a real gRPC server on loopback: welcome, answers, breaks, refusals."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import grpc
+import numpy as np
+import pytest
+
+from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, ProtocolError, StreamError
+from edge_runtime.stream import PolicyStream, open_channel
+from edge_runtime.wire.messages import Answer, Chunk, Observation, Policy
+from tests.edge.scripted_server import HELLO, POLICY, ScriptedServer
+
+WAIT_S = 20.0
+
+
+class Recorder:
+    """A conversation that keeps what the stream told it."""
+
+    def __init__(self) -> None:
+        self.events: queue.Queue[tuple[str, object]] = queue.Queue()
+
+    def connected(self, policy: Policy) -> None:
+        self.events.put(("connected", policy))
+
+    def disconnected(self) -> None:
+        self.events.put(("disconnected", None))
+
+    def answered(self, answer: Answer) -> None:
+        self.events.put(("answered", answer))
+
+    def pinged(self, seconds: float) -> None:
+        self.events.put(("pinged", seconds))
+
+    def wait_for(self, kind: str) -> object:
+        while True:
+            got, what = self.events.get(timeout=WAIT_S)
+            if got == kind:
+                return what
+
+
+class Running:
+    """A stream in a thread, and how it ended."""
+
+    def __init__(self, server: ScriptedServer, **settings: float) -> None:
+        self.stream = PolicyStream(server.address, **settings)  # type: ignore[arg-type]
+        self.heard = Recorder()
+        self.ended: queue.Queue[EdgeRuntimeError | None] = queue.Queue()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.stream.run(HELLO, self.heard)
+        except EdgeRuntimeError as error:
+            self.ended.put(error)
+        else:
+            self.ended.put(None)
+
+    def stop(self) -> None:
+        self.stream.stop()
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    server = ScriptedServer()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def running(server: ScriptedServer) -> Iterator[Running]:
+    running = Running(server)
+    yield running
+    running.stop()
+
+
+def observation(number: int) -> Observation:
+    return Observation(number, session=1, timestep=number, must_go=True, state=np.zeros(2, np.float32))
+
+
+def test_an_observation_is_answered_and_the_network_measured(running: Running) -> None:
+    assert running.heard.wait_for("connected") == POLICY
+    assert running.stream.send(observation(1))
+    seconds = running.heard.wait_for("pinged")
+    assert isinstance(seconds, float)
+    assert 0 <= seconds < WAIT_S
+    chunk = running.heard.wait_for("answered")
+    assert isinstance(chunk, Chunk)
+    assert (chunk.observation, chunk.first_timestep, chunk.actions.shape) == (1, 1, (10, 2))
+
+
+def test_nothing_is_sent_before_the_welcome(server: ScriptedServer) -> None:
+    server.silent = True
+    running = Running(server)
+    assert not running.stream.send(observation(1))
+    running.stop()
+    assert running.ended.get(timeout=WAIT_S) is None
+
+
+def test_a_killed_server_is_found_again_with_the_digest_seen_before(server: ScriptedServer, running: Running) -> None:
+    running.heard.wait_for("connected")
+    server.kill()
+    running.heard.wait_for("disconnected")
+    assert not running.stream.send(observation(1))
+    server.restart()
+    running.heard.wait_for("connected")
+    assert [hello.digest for hello in server.hellos] == [b"", POLICY.digest]
+    assert running.stream.reconnects == 1
+    assert running.stream.send(observation(2))
+    assert isinstance(running.heard.wait_for("answered"), Chunk)
+
+
+def test_a_server_with_another_policy_after_a_restart_ends_it(server: ScriptedServer, running: Running) -> None:
+    running.heard.wait_for("connected")
+    server.kill()
+    server.policy = replace(POLICY, digest=bytes(32))
+    server.restart()
+    error = running.ended.get(timeout=WAIT_S)
+    assert isinstance(error, ProtocolError)
+    assert "000000000000" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (grpc.StatusCode.FAILED_PRECONDITION, ProtocolError),
+        (grpc.StatusCode.NOT_FOUND, ProtocolError),
+        (grpc.StatusCode.UNIMPLEMENTED, ProtocolError),
+        (grpc.StatusCode.UNAUTHENTICATED, AccessError),
+        (grpc.StatusCode.PERMISSION_DENIED, AccessError),
+    ],
+)
+def test_a_refusal_is_not_retried(server: ScriptedServer, status: grpc.StatusCode, kind: type[Exception]) -> None:
+    server.refuse = (status, "units differ")
+    running = Running(server)
+    error = running.ended.get(timeout=WAIT_S)
+    assert isinstance(error, kind)
+    assert "units differ" in str(error)
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL])
+def test_overload_passes(server: ScriptedServer, status: grpc.StatusCode) -> None:
+    server.refuse = (status, "later")
+    running = Running(server)
+    running.heard.wait_for("disconnected")
+    server.refuse = None
+    running.heard.wait_for("connected")
+    running.stop()
+
+
+def test_a_server_that_accepts_and_stays_silent_is_given_up(server: ScriptedServer) -> None:
+    server.silent = True
+    running = Running(server, give_up_after_s=1.5)
+    error = running.ended.get(timeout=WAIT_S)
+    assert isinstance(error, StreamError)
+    assert error.exit_code == 69
+    assert "no welcome" in str(error)
+
+
+def test_no_server_at_all_is_given_up_with_the_address() -> None:
+    gone = ScriptedServer()
+    gone.kill()
+    stream = PolicyStream(gone.address, give_up_after_s=0.5)
+    with pytest.raises(StreamError, match=gone.address):
+        stream.describe(threading.Event())
+
+
+def test_describe_ends_when_cancelled() -> None:
+    gone = ScriptedServer()
+    gone.kill()
+    cancelled = threading.Event()
+    threading.Timer(0.2, cancelled.set).start()
+    assert PolicyStream(gone.address, give_up_after_s=0).describe(cancelled) is None
+
+
+@pytest.mark.parametrize("address", ["example", "127.0.0.1:", "127.0.0.1:99999", ":80", "[::1]:port"])
+def test_a_wrong_address_is_named(address: str) -> None:
+    with pytest.raises(ConfigError, match="server_address"):
+        open_channel(address, insecure=True)
+
+
+def test_beyond_loopback_only_when_said_so() -> None:
+    with pytest.raises(ConfigError, match="insecure"):
+        open_channel("192.0.2.1:8080", insecure=False)
+    open_channel("192.0.2.1:8080", insecure=True).close()
+    open_channel("[::1]:8080", insecure=False).close()
