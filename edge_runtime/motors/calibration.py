@@ -1,0 +1,199 @@
+"""LeRobot's calibration file of an SO-100 or SO-101, and its conversions between servo ticks and joint units."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from edge_runtime.config import SOFollowerConfig
+from edge_runtime.errors import ConfigError, OutputError
+
+JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")  # ids 1..6
+TURNS_FREELY = "wrist_roll"  # LeRobot gives it the whole turn
+
+_LAST_TICK = 4095
+_FULL_TURN_DIVISOR = 4095  # LeRobot divides by the resolution - 1, though a turn has 4096 counts
+_LARGEST_SPAN = 4000  # no other joint can travel so far: its recording crossed 4095 -> 0
+_FOLDERS = ("so_follower", "so101_follower", "so100_follower")  # the last two until LeRobot merged the arms
+
+
+class Mode(IntEnum):
+    """LeRobot's three normalisations; the numbers are those of `_realtime.FeetechPort`."""
+
+    DEGREES = 0
+    NORMALIZED = 1  # -100..100
+    PERCENT = 2  # 0..100
+
+
+UNITS = {Mode.DEGREES: "degrees", Mode.NORMALIZED: "normalized", Mode.PERCENT: "percent"}
+
+
+@dataclass(frozen=True)
+class JointCalibration:
+    """One joint of the file; offset and range in ticks, as they are in the servo."""
+
+    id: int
+    drive_mode: int
+    homing_offset: int
+    range_min: int
+    range_max: int
+
+    def to_units(self, ticks: int, mode: Mode) -> float:
+        """Ticks -> units, in LeRobot's order of operations; clamped to the range, but degrees are not."""
+        low, high = self.range_min, self.range_max
+        if mode is Mode.DEGREES:
+            return (ticks - (low + high) / 2) * 360 / _FULL_TURN_DIVISOR
+        inside = min(high, max(low, ticks))
+        if mode is Mode.NORMALIZED:
+            value = ((inside - low) / (high - low)) * 200 - 100
+            return -value if self.drive_mode else value
+        value = ((inside - low) / (high - low)) * 100
+        return 100 - value if self.drive_mode else value
+
+    def to_ticks(self, units: float, mode: Mode) -> int:
+        """Units -> ticks, truncated as LeRobot truncates; clamped to the range, but degrees are not."""
+        low, high = self.range_min, self.range_max
+        if mode is Mode.DEGREES:
+            return int((units * _FULL_TURN_DIVISOR / 360) + (low + high) / 2)
+        if mode is Mode.NORMALIZED:
+            inside = min(100.0, max(-100.0, -units if self.drive_mode else units))
+            return int(((inside + 100) / 200) * (high - low) + low)
+        inside = min(100.0, max(0.0, 100 - units if self.drive_mode else units))
+        return int((inside / 100) * (high - low) + low)
+
+    def limits(self, mode: Mode) -> tuple[float, float]:
+        """The range in units, low and high."""
+        if mode is Mode.DEGREES:
+            return self.to_units(self.range_min, mode), self.to_units(self.range_max, mode)
+        return (-100.0, 100.0) if mode is Mode.NORMALIZED else (0.0, 100.0)
+
+
+Calibration = dict[str, JointCalibration]
+
+
+def locate(config: SOFollowerConfig) -> Path:
+    """The file of `config.id`: in `calibration_dir`, else where LeRobot keeps it. ConfigError when it is not there."""
+    if not config.id:
+        raise ConfigError("robot.id: not given, and the calibration file is named for it (--robot.id=NAME)")
+    candidates = [folder / f"{config.id}.json" for folder in _folders(config.calibration_dir)]
+    for path in candidates:
+        if path.is_file():
+            return path
+    known = sorted({path.stem for each in candidates for path in each.parent.glob("*.json")})
+    near = get_close_matches(config.id, known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; calibrated here: {', '.join(known)}" if known else ""
+    raise ConfigError(f"robot.id: {config.id!r} has no calibration file {candidates[0]}{hint}")
+
+
+def load(path: Path) -> Calibration:
+    """The calibration in `path`, in the order of JOINTS; ConfigError names the field that cannot be."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"calibration {path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"calibration {path}: is not JSON: {error}") from error
+    try:
+        return _parse(content)
+    except ConfigError as error:
+        raise ConfigError(f"calibration {path}: {error}") from error
+
+
+def save(path: Path, calibration: Mapping[str, JointCalibration]) -> None:
+    """Write `path` as LeRobot writes it; OutputError when that cannot be done."""
+    text = json.dumps({joint: asdict(entry) for joint, entry in calibration.items()}, indent=4)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"calibration {path}: cannot be written: {error.strerror or error}") from error
+
+
+def differences(file: Mapping[str, JointCalibration], servos: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Where the servos (joint -> field -> value, the fields that a servo knows) differ from the file, a clause each."""
+    return [
+        f"{joint}.{name}: file {getattr(file[joint], name)}, servo {value}"
+        for joint, values in servos.items()
+        for name, value in values.items()
+        if getattr(file[joint], name) != value
+    ]
+
+
+def _folders(calibration_dir: Path | None) -> Iterable[Path]:
+    if calibration_dir is not None:
+        return [calibration_dir]
+    home = Path(os.environ.get("HF_LEROBOT_HOME") or _hugging_face_home() / "lerobot")
+    base = Path(os.environ.get("HF_LEROBOT_CALIBRATION") or home / "calibration")
+    return [base.expanduser() / "robots" / folder for folder in _FOLDERS]
+
+
+def _hugging_face_home() -> Path:
+    """As huggingface_hub has it, which LeRobot asks."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("HF_HOME") or Path(cache) / "huggingface")
+
+
+def _parse(content: Any) -> Calibration:
+    if not isinstance(content, dict):
+        raise ConfigError(f"is {_kind(content)}, expected an object with an entry for each joint")
+    for joint in content:
+        if joint not in JOINTS:
+            near = get_close_matches(joint, JOINTS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the joints are {', '.join(JOINTS)}"
+            raise ConfigError(f"{joint}: is no joint of this arm; {hint}")
+    for joint in JOINTS:
+        if joint not in content:
+            raise ConfigError(f"{joint}: is missing")
+    return {joint: _parse_joint(joint, number, content[joint]) for number, joint in enumerate(JOINTS, start=1)}
+
+
+def _parse_joint(joint: str, number: int, entry: Any) -> JointCalibration:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{joint}: is {_kind(entry)}, expected an object")
+    names = [each.name for each in fields(JointCalibration)]
+    for name in entry:
+        if name not in names:
+            raise ConfigError(f"{joint}.{name}: is not a field; expected {', '.join(names)}")
+    for name in names:
+        if name not in entry:
+            raise ConfigError(f"{joint}.{name}: is missing")
+        if type(entry[name]) is not int:  # True is an int, but not a number of ticks
+            raise ConfigError(f"{joint}.{name}: is {_kind(entry[name])}, expected a whole number")
+    calibration = JointCalibration(**entry)
+    _check(joint, number, calibration)
+    return calibration
+
+
+def _check(joint: str, number: int, entry: JointCalibration) -> None:
+    if entry.id != number:
+        raise ConfigError(f"{joint}.id: is {entry.id}, and this arm has {joint} at id {number}")
+    if entry.drive_mode not in (0, 1):
+        raise ConfigError(f"{joint}.drive_mode: {entry.drive_mode} is neither 0 nor 1")
+    if abs(entry.homing_offset) > 2047:
+        raise ConfigError(f"{joint}.homing_offset: {entry.homing_offset} is not in -2047..2047")
+    for name in ("range_min", "range_max"):
+        if not 0 <= getattr(entry, name) <= _LAST_TICK:
+            raise ConfigError(f"{joint}.{name}: {getattr(entry, name)} is not in 0..{_LAST_TICK}")
+    if entry.range_min >= entry.range_max:
+        raise ConfigError(
+            f"{joint}.range_min: {entry.range_min} is not below range_max {entry.range_max}; a range across"
+            " 4095 -> 0 cannot be used: calibrate again, starting with the joint in mid range"
+        )
+    if joint != TURNS_FREELY and entry.range_max - entry.range_min > _LARGEST_SPAN:
+        raise ConfigError(
+            f"{joint}.range_max: {entry.range_min}..{entry.range_max} is a whole turn, so the recording crossed"
+            " 4095 -> 0: calibrate again, starting with the joint in mid range"
+        )
+
+
+def _kind(value: Any) -> str:
+    """What JSON calls it, with the value where that is short."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return json.dumps(value)
