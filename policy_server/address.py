@@ -1,0 +1,93 @@
+"""Where a server listens: HOST:PORT or unix:/path, who can reach it, and how it is bound."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from edge_runtime.errors import ConfigError, OutputError
+
+
+@dataclass(frozen=True)
+class Address:
+    """Either `host` and `port`, or the `path` of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Raises ConfigError when `text` is not an address, or a name that does not resolve."""
+        if text.startswith("unix:"):
+            path = Path(text.removeprefix("unix:"))
+            if not path.is_absolute() or len(os.fsencode(path)) > 107:  # sun_path of unix(7)
+                raise ConfigError(f"listen: {text} is not unix:/PATH of at most 107 bytes")
+            return cls(path=path)
+        host, _, port = text.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ConfigError(f"listen: {text!r} is not HOST:PORT or unix:/path")
+        return cls(host=_resolve(host.strip("[]")), port=int(port))
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Only this machine can reach it."""
+        return self.path is not None or ipaddress.ip_address(self.host).is_loopback
+
+    def bind(self, server: grpc.Server) -> Address:
+        """Make `server` listen here; the address with the port that was got. Raises OutputError."""
+        if self.path is not None:
+            self._bind_path(server, self.path)
+            return self
+        self._probe()
+        try:
+            return Address(self.host, server.add_insecure_port(str(self)))
+        except RuntimeError as error:
+            raise OutputError(f"listen: {self}: cannot be bound") from error
+
+    def _probe(self) -> None:
+        """Bind once ourselves: gRPC says that it failed, but not why."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self.host, self.port))
+            except OSError as error:
+                raise OutputError(f"listen: {self}: {os.strerror(error.errno or errno.EINVAL).lower()}") from error
+
+    def _bind_path(self, server: grpc.Server, path: Path) -> None:
+        # gRPC removes whatever lies at the path, a living server's socket included.
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+                raise OutputError(f"listen: {self}: address already in use")
+            except OSError:
+                if path.exists() and not path.is_socket():
+                    raise OutputError(f"listen: {self}: is there and is not a socket") from None
+        mask = os.umask(0o177)  # mode 0600 from the start, not after a moment
+        try:
+            server.add_insecure_port(str(self))
+        except RuntimeError as error:
+            raise OutputError(f"listen: {self}: cannot be created") from error
+        finally:
+            os.umask(mask)
+
+
+def _resolve(host: str) -> str:
+    """The one IP address that `host` means, IPv4 before IPv6: what is asked for is what is bound."""
+    try:
+        found = sorted(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), key=lambda info: info[0])
+    except OSError as error:
+        raise ConfigError(f"listen: {host!r} is not an address and does not resolve") from error
+    return str(found[0][4][0])

@@ -1,0 +1,201 @@
+"""An exported policy on disk: a folder with a manifest, graphs and a stored input-output pair, checked on load."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_runtime.errors import ModelError, UsageError
+from edge_runtime.wire.messages import Camera, ExtraState, Joint, Policy
+
+FORMAT = 1
+STATE = "observation.state"
+IMAGES = "observation.images."
+TASK = "task"
+SHIPPED = Path(__file__).parent / "bundles"
+MANIFEST = "manifest.json"
+_MANIFEST_BYTES = 1 << 20  # far more than a manifest needs
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A checked bundle. `graphs`: a graph's role (`policy`, `prefix`, …) -> its file; `manifest`: the JSON as it is."""
+
+    path: Path
+    policy: Policy
+    graphs: Mapping[str, Path]
+    manifest: Mapping[str, Any]
+
+    def reference(self) -> dict[str, npt.NDArray[Any]]:
+        """The stored pair: inputs by feature name, batch first, and the `action` they gave when exported."""
+        with np.load(self.path / "reference.npz", allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One input of a policy, without the batch dimension."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def features(policy: Policy) -> dict[str, Feature]:
+    """Every array that `policy` takes, by feature name; the task text, where it takes one, is not an array."""
+    return {
+        STATE: Feature((len(policy.joints),), np.dtype(np.float32)),
+        **{vector.name: Feature((vector.dimension,), np.dtype(np.float32)) for vector in policy.extra_state},
+        **{IMAGES + c.name: Feature((c.height, c.width, 3), np.dtype(np.uint8)) for c in policy.cameras},
+    }
+
+
+def locate(name: str) -> Path:
+    """The folder that `name` means: a path, or a bundle that is shipped with this package. Raises UsageError."""
+    if Path(name).is_dir():
+        return Path(name)
+    shipped = sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir()) if SHIPPED.is_dir() else []
+    if name in shipped:
+        return SHIPPED / name
+    nearest = difflib.get_close_matches(name, shipped, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"shipped are [{', '.join(shipped)}]"
+    raise UsageError(f"bundle: {name} is neither a folder nor a shipped bundle ({hint})")
+
+
+def load(path: Path) -> Bundle:
+    """Read and check the bundle in `path`: every field of its manifest, size and sha256 of every file.
+
+    Raises ModelError with the file, the field, its value and what was expected.
+    """
+    manifest = _read(path / MANIFEST)
+    fields = _Fields(str(path / MANIFEST), manifest)
+    version = fields.whole("format", 0, 1 << 31)
+    if version != FORMAT:
+        raise fields.wrong("format", version, f"{FORMAT}, which is what this version reads")
+    canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+    coefficient = manifest.get("temporal_ensemble_coeff")
+    policy = Policy(
+        name=fields.text("name"),
+        type=fields.text("type"),
+        digest=hashlib.sha256(canonical).digest(),
+        joints=tuple(Joint(joint.text("name"), joint.text("unit")) for joint in fields.rows("joints", least=1)),
+        cameras=tuple(
+            Camera(camera.text("name"), camera.whole("height", 1, 8192), camera.whole("width", 1, 8192))
+            for camera in fields.rows("cameras")
+        ),
+        extra_state=tuple(
+            ExtraState(vector.text("name"), vector.whole("dimension", 1, 65536))
+            for vector in fields.rows("extra_state")
+        ),
+        chunk_size=fields.whole("chunk_size", 1, 4096),
+        fps=fields.number("fps", 0.1, 1000),
+        uses_task=fields.flag("uses_task"),
+        temporal_ensemble_coeff=0.0 if coefficient is None else fields.number("temporal_ensemble_coeff", -10, 10),
+    )
+    if fields.whole("action_dim", 1, 4096) != len(policy.joints):
+        raise fields.wrong("action_dim", manifest["action_dim"], f"{len(policy.joints)}, the number of joints")
+    files = _check_files(path, fields.table("files"))
+    return Bundle(path, policy, _graphs(path, fields.table("graphs"), files), manifest)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_MANIFEST_BYTES + 1)
+        manifest = json.loads(text) if len(text) <= _MANIFEST_BYTES else None
+    except OSError as error:
+        raise ModelError(f"{file}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: is not JSON ({error})") from error
+    if not isinstance(manifest, dict):
+        raise ModelError(f"{file}: is not a manifest (a JSON object of less than 1 MiB)")
+    return manifest
+
+
+def _check_files(path: Path, listed: _Fields) -> set[str]:
+    for name in listed.data:
+        entry = listed.table(name)
+        size, digest = entry.whole("bytes", 0, 1 << 40), entry.text("sha256")
+        pure = PurePosixPath(name)
+        if pure.is_absolute() or ".." in pure.parts:
+            raise listed.wrong(name, name, "a path inside the bundle")
+        try:
+            with (path / name).open("rb") as stream:
+                if (have := (path / name).stat().st_size) != size:
+                    raise ModelError(f"{path / name}: has {have} bytes, the manifest says {size}")
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise ModelError(f"{path / name}: cannot be read ({error.strerror})") from error
+        if found != digest:
+            raise ModelError(f"{path / name}: is damaged (sha256 {found[:12]}, the manifest says {digest[:12]})")
+    return set(listed.data)
+
+
+def _graphs(path: Path, graphs: _Fields, files: set[str]) -> dict[str, Path]:
+    for role in graphs.data:
+        if graphs.text(role) not in files:
+            raise graphs.wrong(role, graphs.data[role], "a file that the manifest lists")
+    return {role: path / name for role, name in graphs.data.items()}
+
+
+class _Fields:
+    """A JSON object whose fields are read by type and range; anything else is a ModelError."""
+
+    def __init__(self, where: str, data: Mapping[str, Any]) -> None:
+        self._where = where
+        self.data = data
+
+    def wrong(self, field: str, value: object, expected: str) -> ModelError:
+        return ModelError(f"{self._where}: {field}: {repr(value)[:80]} is not {expected}")
+
+    def text(self, field: str) -> str:
+        value = self._get(field)
+        if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
+            raise self.wrong(field, value, "a text of 1 to 128 printable characters")
+        return value
+
+    def whole(self, field: str, low: int, high: int) -> int:
+        value = self._get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.wrong(field, value, f"a whole number in {low}..{high}")
+        return value
+
+    def number(self, field: str, low: float, high: float) -> float:
+        value = self._get(field)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+            raise self.wrong(field, value, f"a number in {low:g}..{high:g}")
+        return float(value)
+
+    def flag(self, field: str) -> bool:
+        value = self._get(field)
+        if not isinstance(value, bool):
+            raise self.wrong(field, value, "true or false")
+        return value
+
+    def table(self, field: str) -> _Fields:
+        value = self._get(field)
+        if not isinstance(value, dict):
+            raise self.wrong(field, value, "an object")
+        return _Fields(f"{self._where}: {field}", value)
+
+    def rows(self, field: str, least: int = 0) -> list[_Fields]:
+        value = self._get(field)
+        if not isinstance(value, list) or len(value) < least or not all(isinstance(row, dict) for row in value):
+            raise self.wrong(field, value, f"a list of at least {least} objects")
+        rows = [_Fields(f"{self._where}: {field}[{index}]", row) for index, row in enumerate(value)]
+        names = [row.text("name") for row in rows]
+        if len(set(names)) < len(names):
+            raise self.wrong(field, names, "a list of distinct names")
+        return rows
+
+    def _get(self, field: str) -> Any:
+        if field not in self.data:
+            raise ModelError(f"{self._where}: {field}: is missing")
+        return self.data[field]

@@ -1,0 +1,97 @@
+"""`policy-server WORD …`: a table of words, each loaded when it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import Future, InvalidStateError
+
+from edge_runtime import flags
+from edge_runtime.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+WORDS = {
+    "start": ("policy_server.cli:start", "serve exported policies to robots"),
+}
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main() -> int:
+    """The entry point of `policy-server`; the exit codes are those of `errors`."""
+    return flags.run_main(dispatch, sys.argv[1:], "policy-server")
+
+
+def dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: policy-server WORD [--flag=value …]; policy-server WORD --help\n")
+        print("\n".join(f"  {word:<8} {what}" for word, (_, what) in WORDS.items()))
+        return 0
+    word, *rest = argv
+    if word not in WORDS:
+        near = difflib.get_close_matches(word, WORDS, 1)
+        raise UsageError(f"no word {word!r}: " + (f"did you mean {near[0]}?" if near else f"one of {', '.join(WORDS)}"))
+    module, _, name = WORDS[word][0].partition(":")
+    code: int = getattr(importlib.import_module(module), name)(rest)
+    return code
+
+
+def start(argv: list[str]) -> int:
+    """`policy-server start BUNDLE [BUNDLE …]`: serve until SIGTERM or SIGINT, then exit 0."""
+    from policy_server.config import ServerConfig
+
+    config = flags.parse(ServerConfig, argv, prog="policy-server start", positional="bundles")
+    if not config.bundles:
+        raise UsageError("bundle: none given: policy-server start BUNDLE [BUNDLE ...]")
+    logging.basicConfig(
+        level=logging.DEBUG if config.debug else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core writes to stderr by itself what we say in one line
+    stop: Future[None] = Future()
+    _stop_on_signal(stop)
+    if config.until_stdin_closes:
+        threading.Thread(target=_stop_on_end_of_stdin, args=(stop,), name="stdin", daemon=True).start()
+
+    import cv2
+
+    from policy_server import bundle
+    from policy_server.server import PolicyServer
+
+    cv2.setNumThreads(1)  # frames are decoded on the sessions' threads; a pool under them would only be in the way
+    with PolicyServer(config, [bundle.load(bundle.locate(name)) for name in config.bundles]) as server:
+        server.run(stop)
+        log.info("stopping")
+    return 0
+
+
+def _stop_on_signal(stop: Future[None]) -> None:
+    """Signals are taken by a thread of their own, so that no handler runs between two lines of another's work.
+
+    The first one stops the server in good order; after it the signals do what they do by default.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # in every thread: those to come inherit it
+
+    def take() -> None:
+        signal.sigwait(_SIGNALS)
+        _finish(stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+    threading.Thread(target=take, name="signals", daemon=True).start()
+
+
+def _stop_on_end_of_stdin(stop: Future[None]) -> None:
+    while os.read(0, 4096):
+        pass
+    _finish(stop)
+
+
+def _finish(stop: Future[None]) -> None:
+    with contextlib.suppress(InvalidStateError):  # somebody else was first
+        stop.set_result(None)

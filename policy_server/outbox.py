@@ -1,0 +1,62 @@
+"""What waits to be sent to one robot: bounded, filled from any thread, drained by the stream's own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from edge_runtime.wire.messages import Answer, Ping
+
+LIMIT = 64  # answers that a robot may leave unread: one is in flight, so that this is a peer that does not read
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """An answer or a pong, and the monotonic time in seconds since which it was ready to be encoded."""
+
+    message: Answer | Ping
+    since_s: float
+
+
+class Outbox:
+    """Iterating yields what was put, until closed. Putting never blocks and never fails.
+
+    `fault` is what the stream is to end with: None = as agreed. With `LIMIT` messages unread, `on_overflow` is called
+    once and the rest is dropped: nobody else waits for a peer that does not read.
+    """
+
+    def __init__(self, on_overflow: Callable[[], None]) -> None:
+        self._queue: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
+        self._on_overflow = on_overflow
+        self._lock = threading.Lock()
+        self._closed = False
+        self.fault: Exception | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def put(self, message: Answer | Ping) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if self._queue.qsize() < LIMIT:
+                self._queue.put(Outgoing(message, time.monotonic()))
+                return
+            self._closed = True
+            self._queue.put(None)
+        self._on_overflow()
+
+    def close(self, fault: Exception | None = None) -> None:
+        """Nothing more comes; what was put before is still yielded. Only the first call counts."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed, self.fault = True, fault
+            self._queue.put(None)
+
+    def __iter__(self) -> Iterator[Outgoing]:
+        return iter(self._queue.get, None)

@@ -1,0 +1,172 @@
+"""Sessions that have something -> a batch -> the engine -> answers; one thread for each model.
+
+1. The engine never waits for company (unless `batch_window_s` says so): when it falls free it takes what is there.
+2. Most urgent first, at most `max_batch`. Urgency is a time, so that whoever waits gets ahead of all who come later:
+   nobody starves.
+3. A batch that raises is halved until the one that is to blame stands alone; the others get their chunks. So does a
+   batch that is too large for the memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge_runtime.wire.messages import Floats
+from policy_server.cleaning import Inputs, prepare
+from policy_server.engines import Engine
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that one observation spent in each of the scheduler's stages, and how many shared its inference."""
+
+    wait: float
+    prepare: float
+    infer: float
+    inject: float
+    batch: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """One observation's inputs, the monotonic time since which it waits, and who hears how it went."""
+
+    inputs: Inputs
+    since_s: float
+    done: Callable[[Floats, Timing], None]  # (chunk, joints) float32
+    failed: Callable[[Exception], None]
+
+
+class Source(Protocol):
+    """Somebody who has something to run: a session."""
+
+    @property
+    def urgency(self) -> float:
+        """The lesser goes first: a monotonic time in seconds."""
+
+    def take(self) -> Work | None:
+        """What is newest, which then is no longer there; None if it has gone."""
+
+
+class Scheduler:
+    """Feeds one engine from many sources. `warm` is done once the engine serves, or holds why it cannot.
+
+    `over` is done when the thread has ended; it holds an exception if that was not meant to be.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_engine: Callable[[], Engine],
+        *,
+        max_batch: int = 8,
+        batch_window_s: float = 0.0,
+        inject_s: float = 0.0,
+    ) -> None:
+        self.warm: Future[str] = Future()  # the provider's name
+        self.over: Future[None] = Future()
+        self.progress = "loading"
+        self._max_batch = max_batch
+        self._batch_window_s = batch_window_s
+        self._inject_s = inject_s
+        self._ready = threading.Condition()
+        self._sources: set[Source] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(open_engine,), name=f"engine-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the batch under way and end; stopping twice is harmless."""
+        self._stopping.set()
+        with self._ready:
+            self._ready.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def submit(self, source: Source) -> None:
+        """`source` has something. It is asked for it once, when its turn comes."""
+        with self._ready:
+            self._sources.add(source)
+            self._ready.notify()
+
+    def _run(self, open_engine: Callable[[], Engine]) -> None:
+        # Loading and warming up are on the thread that serves: CUDA keeps its handles and graphs by thread.
+        try:
+            engine = open_engine()
+            engine.warm_up(batch_sizes(self._max_batch), self._note)
+        except Exception as error:  # raised again by whoever waits for `warm`
+            self.warm.set_exception(error)
+            return
+        self.warm.set_result(engine.provider)
+        try:
+            while sources := self._next():
+                batch = [work for source in sources if (work := source.take())]
+                if batch:
+                    self._serve(engine, batch)
+            self.over.set_result(None)
+        except Exception as error:  # a defect of ours: the program has to end, not to look as if it served
+            self.over.set_exception(error)
+
+    def _note(self, progress: str) -> None:
+        self.progress = progress
+
+    def _next(self) -> list[Source]:
+        """The most urgent sources, once there are any; none = stopping."""
+        with self._ready:
+            self._ready.wait_for(lambda: self._sources or self._stopping.is_set())
+            if self._batch_window_s:
+                self._ready.wait_for(
+                    lambda: len(self._sources) >= self._max_batch or self._stopping.is_set(), self._batch_window_s
+                )
+            if self._stopping.is_set():
+                return []
+            chosen = heapq.nsmallest(self._max_batch, self._sources, key=lambda source: source.urgency)
+            self._sources.difference_update(chosen)
+            return chosen
+
+    def _serve(self, engine: Engine, batch: Sequence[Work]) -> None:
+        taken_s = time.monotonic()
+        try:
+            inputs = prepare([work.inputs for work in batch])
+            prepared_s = time.monotonic()
+            actions = engine.infer(inputs)
+            inferred_s = time.monotonic()
+        except Exception as error:  # an engine may raise anything; it ends in an answer and in the log
+            if len(batch) == 1:
+                batch[0].failed(error)
+                return
+            log.warning("a batch of %d failed and is halved: %s", len(batch), error)
+            middle = len(batch) // 2
+            self._serve(engine, batch[:middle])
+            self._serve(engine, batch[middle:])
+            return
+        if self._inject_s:
+            self._stopping.wait(self._inject_s)
+        inject_s = time.monotonic() - inferred_s
+        for work, chunk in zip(batch, actions, strict=True):
+            work.done(
+                chunk,
+                Timing(
+                    wait=taken_s - work.since_s,
+                    prepare=prepared_s - taken_s,
+                    infer=inferred_s - prepared_s,
+                    inject=inject_s,
+                    batch=len(batch),
+                ),
+            )
+
+
+def batch_sizes(max_batch: int) -> list[int]:
+    """What is warmed up: powers of two, and `max_batch` itself."""
+    return sorted({max_batch, *(1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch)})
