@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from edge_runtime.errors import ConfigError
+from edge_runtime.motors.calibration import JOINTS
 from edge_runtime.virtual_arm import renderer
+from edge_runtime.virtual_arm.cli import VIEWS
 from edge_runtime.virtual_arm.episode import MAX_TICKS
-from edge_runtime.virtual_arm.model import JOINTS, SUBSTEPS, VIEWS
+from edge_runtime.virtual_arm.model import SUBSTEPS
 from edge_runtime.virtual_arm.scene import FIXED_GOAL, Scene
 
 REFERENCE = Path(__file__).parent / "checkpoints" / "scene_reference.npz"

@@ -15,8 +15,6 @@ import numpy as np
 
 from edge_runtime.errors import ConfigError
 
-JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
-VIEWS = ("static", "wrist")
 SUBSTEPS = 16  # physics steps in a control tick
 TICK_S = 1 / 30
 SUBSTEP_S = TICK_S / SUBSTEPS

@@ -10,8 +10,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from edge_runtime.motors.calibration import JOINTS
 from edge_runtime.virtual_arm.episode import REST_HEIGHT_M, Episode
-from edge_runtime.virtual_arm.model import JOINTS, SUBSTEPS, build_model
+from edge_runtime.virtual_arm.model import SUBSTEPS, build_model
 
 FIXED_GOAL = (0.20, 0.08)
 STATE_NAMES = ("block_x", "block_y", "block_z", "goal_x", "goal_y")

@@ -1,0 +1,149 @@
+"""The scene in real time behind its servos: what their registers ask for moves it, and they feel where it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import mujoco
+import numpy as np
+import numpy.typing as npt
+
+from edge_runtime.errors import ConfigError
+from edge_runtime.virtual_arm.bus import VirtualBus
+from edge_runtime.virtual_arm.calibration import to_ticks, to_units
+from edge_runtime.virtual_arm.model import SUBSTEP_S
+from edge_runtime.virtual_arm.scene import STATE_NAMES, Scene
+
+_STRIDE = 2  # substeps at a time: 240 wake-ups a second
+_CATCH_UP = 48  # substeps, 0.1 s: what this machine falls behind beyond it is lost
+_KEPT_FRAMES = 20_000  # of the bus, over a minute at 30 Hz
+_TOLD_FRAMES = 2_000
+
+Ticks = npt.NDArray[np.float64]
+
+
+class VirtualArm:
+    """Advances `scene` by the monotonic clock in a thread of its own, driven by the servos of its `bus`.
+
+    `goal` (x, y; metres) is where every episode has its goal; None: each draws its own. `link`, `wire_time` and
+    `return_delay_s` are the bus's. A context manager.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        goal: tuple[float, float] | None = None,
+        *,
+        seed: int = 0,
+        link: Path | None = None,
+        wire_time: bool = False,
+        return_delay_s: float | None = None,
+    ) -> None:
+        self._scene = scene
+        self._goal = goal
+        self._lock = threading.Lock()  # the scene's; taken before the bus's own, never the other way round
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="virtual-physics", daemon=True)
+        self._open = ExitStack()
+        self._shafts: Ticks = np.zeros(6)
+        self.lost_s = 0.0  # of real time that was not simulated
+        self.bus = VirtualBus(
+            link=link,
+            plant=self,
+            wire_time=wire_time,
+            return_delay_s=return_delay_s,
+            seed=seed,
+            log_size=_KEPT_FRAMES,
+        )
+        self._place(seed)
+
+    def positions_ticks(self) -> Ticks:
+        """Shaft positions (6,) after the last step; waits for nobody."""
+        return self._shafts
+
+    def snapshot(self, data: Any) -> None:
+        """Copy the scene's state into `data` (mujoco.MjData), for who draws it."""
+        with self._lock:
+            mujoco.mj_copyData(data, self._scene.model, self._scene.data)
+
+    def state(self) -> dict[str, Any]:
+        """Where block and goal are, in metres."""
+        with self._lock:
+            values = self._scene.environment_state()
+        return {"values": values.tolist(), "names": STATE_NAMES}
+
+    def episode(self) -> dict[str, Any]:
+        """How the episode goes; `lost_s` counts since the start."""
+        with self._lock:
+            return {**self._scene.episode.as_dict(), "lost_s": round(self.lost_s, 3)}
+
+    def reset(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Place the scene of {"seed": n}: servos and their goals at its start pose, torque as it was."""
+        seed = order.get("seed")
+        if type(seed) is not int or seed < 0:
+            raise ConfigError(f"seed: {seed!r} is not a whole number from 0")
+        self._place(seed)
+        return self.episode()
+
+    def inject(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Let something go wrong on the bus; see `faults`."""
+        self.bus.inject(order)
+        return {"injected": dict(order)}
+
+    def frames(self) -> list[dict[str, Any]]:
+        """The newest frames on the bus, oldest first."""
+        return [
+            {
+                "time_s": entry.time_s,
+                "instruction": entry.instruction,
+                "id": entry.frame.servo,
+                "registers": entry.registers,
+                "values": entry.values,
+                "flags": entry.flags,
+            }
+            for entry in list(self.bus.log)[-_TOLD_FRAMES:]
+        ]
+
+    def __enter__(self) -> VirtualArm:
+        self._open.enter_context(self.bus)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._open.close()
+
+    def _place(self, seed: int) -> None:
+        with self._lock:
+            self._scene.reset(seed, self._goal)
+            self._shafts = to_ticks(self._scene.joint_state())
+            self.bus.place(self._shafts)
+
+    def _run(self) -> None:
+        """Keep the scene at the clock, a stride at a time."""
+        simulated_to = time.monotonic()
+        while not self._stop.wait(simulated_to + _STRIDE * SUBSTEP_S - time.monotonic()):
+            behind = time.monotonic() - simulated_to - _CATCH_UP * SUBSTEP_S
+            if behind > 0:
+                self.lost_s += behind
+                simulated_to += behind
+            while time.monotonic() >= simulated_to + _STRIDE * SUBSTEP_S:
+                self._advance()
+                simulated_to += _STRIDE * SUBSTEP_S
+
+    def _advance(self) -> None:
+        with self._lock:
+            setpoints, forces = self.bus.targets()
+            self._scene.drive(self._scene.to_radians(to_units(setpoints)))
+            self._scene.limit_force(forces)
+            self._scene.advance(_STRIDE)
+            self._shafts = to_ticks(self._scene.joint_state())

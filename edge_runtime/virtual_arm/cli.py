@@ -1,0 +1,166 @@
+"""`edge-runtime virtual-arm`: an SO-101 that is not there, on a pty, with cameras and episodes over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from edge_runtime import flags
+from edge_runtime.errors import ConfigError, OutputError
+
+if TYPE_CHECKING:
+    from edge_runtime.virtual_arm.arm import VirtualArm
+    from edge_runtime.virtual_arm.cameras import Cameras
+
+log = logging.getLogger(__name__)
+
+VIEWS = ("static", "wrist")  # the cameras that the scene has
+
+
+@dataclass
+class VirtualArmConfig:
+    """`edge-runtime virtual-arm`: serve until SIGTERM or SIGINT; one line of JSON on stdout says where."""
+
+    link: Path | None = None  # a stable name for the serial port, made as a symlink
+    http_port: int = 8090  # on loopback; 0 = any
+    goal: Literal["random", "fixed"] = "random"  # fixed: every episode's goal is at (0.20, 0.08)
+    seed: int = 0  # of the first scene, the sensor noise and the faults
+    robot_id: str = "virtual"  # the name of the calibration file
+    calibration_dir: Path | None = None  # where to write it; by default a temporary folder
+    cameras: dict[str, str] | list[str] = field(
+        default_factory=lambda: list(VIEWS)
+    )  # name -> static or wrist, or names
+    camera_width: int = 96
+    camera_height: int = 96
+    camera_fps: float = 30.0
+    camera_noise: bool = True  # ±1, as a sensor has
+    wire_time: bool = False  # bytes take their time at 1 Mbit/s, and servos their return delay
+    return_delay_us: float | None = None  # instead of the servos' register Return_Delay_Time
+    until_stdin_closes: bool = False  # end with the process at the other end of stdin
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.http_port <= 65535:
+            raise ConfigError(f"http_port: {self.http_port} is not in 0..65535")
+        for name in ("camera_width", "camera_height"):
+            if not 16 <= getattr(self, name) <= 2048:
+                raise ConfigError(f"{name}: {getattr(self, name)} is not in 16..2048")
+        if not 0 < self.camera_fps <= 240:
+            raise ConfigError(f"camera_fps: {self.camera_fps:g} is not in 0..240")
+        if self.seed < 0:
+            raise ConfigError(f"seed: {self.seed} is less than 0")
+        if self.return_delay_us is not None and not 0 <= self.return_delay_us <= 100_000:
+            raise ConfigError(f"return_delay_us: {self.return_delay_us:g} is not in 0..100000")
+        for name, view in self.views.items():
+            if view not in VIEWS:
+                raise ConfigError(f"cameras.{name}: {view!r} is not one of {', '.join(VIEWS)}")
+
+    @property
+    def views(self) -> dict[str, str]:
+        """Stream -> camera of the scene; a list of names takes the scene's cameras in their order."""
+        if isinstance(self.cameras, dict):
+            return self.cameras
+        if len(self.cameras) > len(VIEWS):
+            raise ConfigError(f"cameras: {len(self.cameras)} names for {len(VIEWS)} cameras; a mapping may repeat them")
+        return dict(zip(self.cameras, VIEWS, strict=False))
+
+
+def main(argv: list[str]) -> int:
+    config = flags.parse(VirtualArmConfig, argv, prog="edge-runtime virtual-arm")
+    end = _Ending()  # from here on a signal ends us in good order
+    try:
+        from edge_runtime.virtual_arm.arm import VirtualArm
+        from edge_runtime.virtual_arm.calibration import write_calibration
+        from edge_runtime.virtual_arm.scene import FIXED_GOAL, Scene
+        from edge_runtime.virtual_arm.web import WebServer
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"virtual-arm: {error.name} is not installed: pip install 'edge-runtime[demo]'") from error
+    with ExitStack() as stack:
+        folder = config.calibration_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="virtual-arm-")))
+        _make_folder(folder)
+        write_calibration(folder, config.robot_id)
+        scene = Scene()
+        arm = VirtualArm(
+            scene,
+            FIXED_GOAL if config.goal == "fixed" else None,
+            seed=config.seed,
+            link=config.link,
+            wire_time=config.wire_time,
+            return_delay_s=None if config.return_delay_us is None else config.return_delay_us / 1e6,
+        )
+        cameras = _open_cameras(config, scene.model, arm, stack)
+        web = WebServer(
+            pages={"/state": arm.state, "/episode": arm.episode, "/log": arm.frames},
+            actions={"/episode": arm.reset, "/fault": arm.inject},
+            cameras=cameras,
+            port=config.http_port,
+        )
+        stack.enter_context(arm)
+        stack.enter_context(web)
+        ready = {
+            "port": arm.bus.path,
+            "http": web.url,
+            "robot_id": config.robot_id,
+            "calibration_dir": str(folder),
+            "cameras": {name: f"{web.url}/cameras/{name}" for name in cameras.views} if cameras else {},
+        }
+        print(json.dumps(ready), flush=True)
+        end.wait(stdin=config.until_stdin_closes)
+    return 0
+
+
+def _open_cameras(config: VirtualArmConfig, model: object, arm: VirtualArm, stack: ExitStack) -> Cameras | None:
+    """The cameras that were asked for, or None and a line that says why there are none."""
+    from edge_runtime.virtual_arm.cameras import Cameras
+
+    if not config.views:
+        return None
+    cameras = Cameras(
+        model,
+        arm.snapshot,
+        config.views,
+        height=config.camera_height,
+        width=config.camera_width,
+        fps=config.camera_fps,
+        noise_seed=config.seed if config.camera_noise else None,
+    )
+    try:
+        return stack.enter_context(cameras)
+    except ConfigError as error:
+        log.warning("virtual-arm: %s", error)
+        return None
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"calibration_dir: cannot create {folder}: {error.strerror}") from error
+
+
+class _Ending:
+    """Waits for SIGTERM, SIGINT or, if asked, the end of stdin; made in the main thread."""
+
+    def __init__(self) -> None:
+        self._signals, writer = os.pipe()
+        os.set_blocking(writer, False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(writer)
+
+    def wait(self, *, stdin: bool) -> None:
+        """Return at a signal, also one that came earlier, or when nobody can write to stdin any more."""
+        sources = [self._signals, sys.stdin.fileno()] if stdin else [self._signals]
+        while True:
+            ready, _, _ = select.select(sources, [], [])
+            if self._signals in ready or not os.read(sys.stdin.fileno(), 4096):
+                return
