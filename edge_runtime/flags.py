@@ -1,0 +1,212 @@
+"""Command lines and YAML files to configuration dataclasses, in draccus' language; every mistake is one line.
+
+`--robot.port=/dev/ttyACM0 --dry_run --config_path=run.yaml`: a flag wins over the file, the file over the default.
+draccus' own parser exits, or raises without naming the field, and reads free text as YAML; so only its registry of
+choices is used, and `schema` says what each field takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+import types
+import typing
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from edge_runtime import schema
+from edge_runtime.errors import ConfigError, EdgeRuntimeError, UsageError
+
+T = TypeVar("T")
+CONFIG_PATH = "config_path"
+
+
+def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: str) -> int:
+    """Run a program and give its exit code: one line on stderr for an error, a traceback only with --debug."""
+    debug = "--debug" in argv or "--debug=true" in argv
+    try:
+        return function(list(argv))
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # the last door: whatever is not ours is an internal error
+        ours = isinstance(error, EdgeRuntimeError)
+        said = str(error) if ours else f"internal error: {type(error).__name__}: {error}"
+        if debug:
+            traceback.print_exc()
+        elif not ours:
+            said += " (--debug shows where)"
+        print(f"{prog}: {' '.join(said.split())}", file=sys.stderr)
+        return error.exit_code if isinstance(error, EdgeRuntimeError) else EdgeRuntimeError.exit_code
+
+
+def parse(config_class: type[T], argv: Sequence[str], prog: str, *, positional: str = "") -> T:
+    """The configuration that `argv` and its `--config_path` describe.
+
+    Flags are `--name=value`, `--name value` or, for a boolean, `--name`; words without dashes go to the field
+    `positional`. `--help` prints every setting and exits 0. Raises UsageError for an unknown or malformed flag and
+    ConfigError for a file that cannot be read, an unknown key, a missing field or a value of the wrong type.
+    """
+    if "--help" in argv or "-h" in argv:
+        print(help_text(config_class, prog, positional))
+        raise SystemExit(0)
+    settings, words = _read_flags(config_class, argv, prog)
+    if words:
+        settings.append((positional, _read_words(config_class, words, positional, prog)))
+    raw: dict[str, Any] = {}
+    for name, value in settings:
+        if name == CONFIG_PATH:
+            raw = _read_file(schema.build(Path, value, CONFIG_PATH))
+    for name, value in settings:
+        if name != CONFIG_PATH:
+            _put(raw, name.split("."), value)
+    if positional and positional not in raw and schema.is_required(config_class, positional):
+        raise UsageError(f"{positional} is missing: {prog} {positional.upper()} [--flag=value …]")
+    built: T = schema.build(config_class, raw, "")
+    return built
+
+
+# Flags.
+
+
+def _read_flags(config_class: type, argv: Sequence[str], prog: str) -> tuple[list[tuple[str, Any]], list[str]]:
+    """Names and values in the order given, and the words that are not flags."""
+    settings, words, rest = [], [], deque(argv)
+    while rest:
+        argument = rest.popleft()
+        if not argument.startswith("-"):
+            words.append(argument)
+            continue
+        name, equals, text = argument.removeprefix("--").partition("=")
+        kind = Path if name == CONFIG_PATH else schema.find(config_class, name.split("."))
+        if kind is None or not argument.startswith("--"):
+            near = schema.nearest(name.lstrip("-"), {CONFIG_PATH, *schema.names(config_class)})
+            hint = f"; did you mean --{near}?" if near else f": see {prog} --help"
+            raise UsageError(f"unknown flag {argument.partition('=')[0]}{hint}")
+        if not equals:
+            if bool in schema.members(kind) and not (rest and rest[0] in ("true", "false")):
+                text = "true"
+            elif rest and not rest[0].startswith("--"):
+                text = rest.popleft()
+            else:
+                raise UsageError(f"--{name}: a value is missing, expected {schema.expected(kind)}")
+        settings.append((name, _read_text(kind, text, name)))
+    return settings, words
+
+
+def _read_words(config_class: type, words: list[str], positional: str, prog: str) -> Any:
+    kind = schema.find(config_class, [positional]) if positional else None
+    if typing.get_origin(kind) in (list, tuple):
+        return words
+    unexpected = words[1:] if kind else words
+    if unexpected:
+        raise UsageError(f"unexpected argument {unexpected[0]!r}: see {prog} --help")
+    return words[0]
+
+
+def _read_text(kind: Any, text: str, name: str) -> Any:
+    """A flag's text as YAML, except where text is what is wanted: a task may hold a colon, an id be 007."""
+    members = schema.members(kind)
+    if all(member in (str, Path, types.NoneType) for member in members):
+        return None if text == "null" and types.NoneType in members else text
+    try:
+        value = _read_yaml(text) if text else text
+    except ValueError as error:
+        raise ConfigError(f"{name}: {schema.shown(text)} is not {schema.expected(kind)}: {error}") from error
+    return text if str in members and type(value) not in members else value
+
+
+def _put(raw: dict[Any, Any], path: Sequence[str], value: Any) -> None:
+    """Set a value deep in `raw`; a mapping is merged into the mapping that is there."""
+    head, *tail = path
+    if tail:
+        if not isinstance(raw.get(head), dict):
+            raw[head] = {}
+        _put(raw[head], tail, value)
+    elif isinstance(value, dict) and isinstance(raw.get(head), dict):
+        for name, each in value.items():
+            _put(raw[head], [name], each)
+    else:
+        raw[head] = value
+
+
+# Files.
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that is there twice is an error, not a silent last word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for index, key in enumerate(keys):
+            if key.value in [other.value for other in keys[:index]]:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{key.value} is there twice", problem_mark=key.start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(text: str) -> Any:
+    """The value that `text` describes; ValueError says in which line it does not."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ValueError(f"line {mark.line + 1}: {problem}" if mark else problem) from error
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{CONFIG_PATH}: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{CONFIG_PATH}: {path} is not text in UTF-8") from error
+    try:
+        raw = _read_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: {schema.shown(raw)} is not a mapping of settings, such as fps: 30")
+    return raw
+
+
+# Help.
+
+
+def help_text(config_class: type, prog: str, positional: str = "") -> str:
+    """Every setting with its comment in the source and its default, grouped by what it belongs to."""
+    words = f" {positional.upper()}" if positional else ""
+    lines = [
+        f"usage: {prog}{words} [--{CONFIG_PATH}=FILE.yaml] [--NAME=VALUE …]",
+        "",
+        inspect.getdoc(config_class) or "",
+    ]
+    group = None
+    for setting in sorted(schema.settings(config_class), key=lambda setting: setting.name.rpartition(".")[0]):
+        if group != (group := setting.name.rpartition(".")[0]):
+            lines += ["", f"{group}:"] if group else [""]
+        flag = f"  --{setting.name}={_metavar(setting.kind)}"
+        said = "  ".join(filter(None, (setting.comment, setting.default and f"[{setting.default}]")))
+        lines.append(f"{flag:<46}  {said}".rstrip())
+    return "\n".join(lines)
+
+
+def _metavar(kind: Any) -> str:
+    short = {bool: "true", int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
+    words = []
+    for member in schema.members(kind):
+        if schema.is_literal(member):
+            words += [str(word) for word in typing.get_args(member)]
+        elif member is not types.NoneType:
+            words.append(short.get(member, "{…}"))
+    return "|".join(words)
