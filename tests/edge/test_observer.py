@@ -1,0 +1,381 @@
+"""When the observer looks, what must go, and that nothing a server answers, or fails to, stalls the arm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from edge_runtime._realtime import ActionRing
+from edge_runtime.errors import DeviceError, ProtocolError, StreamError
+from edge_runtime.observer import FAILURES_IN_A_ROW, Look, Observer
+from edge_runtime.timing import STAGES, StageTimes
+from edge_runtime.wire.messages import Camera, Chunk, ExtraState, Failure, Floats, Observation, Pixels, Skipped
+from tests.edge.scripted_server import POLICY, chunk_for
+
+FPS = 30.0
+TICK_NS = int(1e9 / FPS)
+
+
+@dataclass
+class Frame:
+    pixels: Pixels
+    time_ns: int
+    number: int = 1
+
+
+@dataclass
+class StillCamera:
+    frame: Frame | None
+
+    def latest(self) -> Frame | None:
+        return self.frame
+
+
+@dataclass
+class Numbers:
+    values: list[float]
+    broken: bool = False
+
+    def read(self) -> Floats:
+        if self.broken:
+            raise DeviceError("no answer")
+        return np.array(self.values, np.float32)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the loop publishes, made by hand."""
+
+    sequence: int
+    time_ns: int
+    timestep: int
+    level: int
+    positions: Floats
+    merges: int
+    paused: bool = False
+
+
+@dataclass
+class Bench:
+    """An observer on a clock of the test's own, with a real ring and a link that keeps what was sent."""
+
+    threshold: int = 5
+    rows: int = 10
+    look: Look = field(default_factory=lambda: Look(POLICY, {}, {}, False, 0.5, ""))
+    now_ns: int = 1_000_000_000
+    link_up: bool = True
+    sent: list[Observation] = field(default_factory=list)
+    lost: int = 0
+
+    def __post_init__(self) -> None:
+        self.ring = ActionRing(2 * self.rows, 2)
+        self.stages = StageTimes((*STAGES, "round_trip"))
+        self.observer = Observer(
+            self.look,
+            self.ring,
+            self._send,
+            on_lost=self._on_lost,
+            stages=self.stages,
+            fps=FPS,
+            threshold=self.threshold,
+            rows=self.rows,
+            clock_ns=lambda: self.now_ns,
+        )
+        self.observer.connected(self.look.policy)
+
+    def _send(self, observation: Observation) -> bool:
+        if self.link_up:
+            self.sent.append(observation)
+        return self.link_up
+
+    def _on_lost(self) -> None:
+        self.lost += 1
+
+    def tick(self, *, paused: bool = False) -> None:
+        """One turn of a loop: publish, then execute a row."""
+        record = Record(
+            sequence=1,
+            time_ns=self.now_ns,
+            timestep=self.ring.cursor,
+            level=self.ring.level,
+            positions=np.zeros(2, np.float32),
+            merges=self.ring.merges,
+            paused=paused,
+        )
+        self.observer.observe(record)  # type: ignore[arg-type]
+        if not paused:
+            self.ring.pick(np.zeros(2, np.float32))
+        self.now_ns += TICK_NS
+
+    def answer(self, value: float = 1.0) -> None:
+        self.observer.answered(chunk_for(self.sent[-1], value))
+
+
+def test_the_first_observation_must_go() -> None:
+    bench = Bench()
+    bench.tick()
+    assert [(o.must_go, o.timestep) for o in bench.sent] == [(True, 0)]
+
+
+def test_one_in_flight_and_the_next_at_the_threshold() -> None:
+    bench = Bench()
+    bench.tick()
+    bench.tick()
+    assert len(bench.sent) == 1
+    bench.answer()
+    while len(bench.sent) < 2:
+        bench.tick()
+    assert bench.sent[1].timestep == 10 - 5  # asked for when five of ten rows were left
+    assert bench.sent[1].runs_dry_in_s == pytest.approx(5 / FPS)
+
+
+def test_a_chunk_of_the_threshold_is_not_early() -> None:
+    bench = Bench(threshold=0)
+    bench.tick()
+    bench.answer()
+    for _ in range(10):
+        bench.tick()
+        assert len(bench.sent) == 1
+    bench.tick()
+    assert bench.sent[1].timestep == 10
+
+
+def test_a_still_arm_that_is_filtered_for_ever_never_starves() -> None:
+    """The server calls every ordinary observation similar; one that must go is answered, a round trip of 3 ticks later."""
+    bench = Bench(threshold=25, rows=50)
+    starved = 0
+    due: list[tuple[int, Observation]] = []
+    for tick in range(600):
+        known = len(bench.sent)
+        starved += bench.ring.level == 0 and bench.ring.cursor > 0
+        bench.tick()
+        due += [(tick + 3, o) for o in bench.sent[known:]]
+        while due and due[0][0] <= tick:
+            _, observation = due.pop(0)
+            bench.observer.answered(
+                chunk_for(observation, rows=50) if observation.must_go else Skipped(observation.id, "similar")
+            )
+    assert starved == 0
+    assert bench.observer.counts["skipped_similar"] > 10
+
+
+def test_after_a_skipped_answer_an_ordinary_one_waits_and_an_urgent_one_does_not() -> None:
+    bench = Bench(threshold=9)
+    bench.tick()
+    bench.answer()
+    bench.tick()
+    bench.tick()
+    assert len(bench.sent) == 2
+    assert not bench.sent[1].must_go
+    bench.observer.answered(Skipped(bench.sent[1].id, "similar"))
+    bench.tick()
+    assert len(bench.sent) == 2  # 0.2 s are six ticks
+    while len(bench.sent) < 3:
+        bench.tick()
+    waited = bench.sent[2].timestep - bench.sent[1].timestep
+    assert bench.sent[2].must_go or waited >= 6
+
+
+def test_one_inference_that_raises_with_an_empty_ring_starts_the_arm_all_the_same() -> None:
+    bench = Bench()
+    bench.tick()
+    bench.observer.answered(Failure(bench.sent[0].id, 13, "boom", "e1"))
+    for _ in range(10):
+        bench.tick()
+    assert len(bench.sent) == 2
+    assert bench.sent[1].must_go
+    bench.answer()
+    bench.tick()
+    assert bench.ring.cursor == 1
+
+
+def test_failures_in_a_row_end_the_run_and_a_chunk_in_between_forgives() -> None:
+    bench = Bench(threshold=9)
+
+    def fail() -> None:
+        known = len(bench.sent)
+        while len(bench.sent) == known:
+            bench.tick()
+        bench.observer.answered(Failure(bench.sent[-1].id, 13, "boom", "e1"))
+
+    for _ in range(FAILURES_IN_A_ROW - 1):
+        fail()
+    known = len(bench.sent)
+    while len(bench.sent) == known:
+        bench.tick()
+    bench.answer()
+    for _ in range(FAILURES_IN_A_ROW - 1):
+        fail()
+    with pytest.raises(StreamError, match="boom"):
+        fail()
+
+
+def test_a_lost_answer_frees_the_place_and_is_still_merged_when_it_comes() -> None:
+    bench = Bench()
+    bench.tick()
+    bench.now_ns += 1_100_000_000
+    bench.tick()
+    assert bench.lost == 1
+    assert len(bench.sent) == 2
+    assert bench.sent[1].must_go
+    bench.observer.answered(chunk_for(bench.sent[0]))
+    assert bench.ring.level == 10
+
+
+def test_an_answer_is_lost_later_when_round_trips_are_long() -> None:
+    bench = Bench()
+    for _ in range(2):  # the first, cold one does not count
+        known = len(bench.sent)
+        while len(bench.sent) == known:
+            bench.tick()
+        bench.now_ns += 600_000_000
+        bench.answer()
+    assert bench.observer.lost_after_s == pytest.approx(1.8, abs=0.2)
+
+
+def test_a_new_stream_is_a_new_session_and_the_plan_goes_on() -> None:
+    bench = Bench()
+    bench.tick()
+    bench.answer()
+    bench.tick()
+    first = bench.sent[0].session
+    bench.observer.disconnected()
+    bench.observer.connected(POLICY)
+    assert bench.ring.level == 9
+    while len(bench.sent) < 2:
+        bench.tick()
+    assert bench.sent[1].session > first
+
+
+def test_a_chunk_of_the_last_episode_is_dropped() -> None:
+    bench = Bench()
+    bench.tick()
+    bench.observer.new_episode()
+    bench.answer()
+    assert bench.ring.level == 0
+    assert bench.observer.counts["chunks_foreign"] == 1
+    bench.tick()
+    assert bench.sent[1].timestep == 0
+
+
+def test_nothing_is_sent_while_paused_or_without_a_stream() -> None:
+    bench = Bench()
+    bench.tick(paused=True)
+    bench.observer.disconnected()
+    bench.tick()
+    assert bench.sent == []
+    bench.observer.connected(POLICY)
+    bench.link_up = False
+    bench.tick()
+    bench.link_up = True
+    bench.tick()
+    assert len(bench.sent) == 1
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda chunk: replace(chunk, observation=99),
+        lambda chunk: replace(chunk, first_timestep=chunk.first_timestep + 1),
+        lambda chunk: replace(chunk, session=chunk.session + 1),
+        lambda chunk: replace(chunk, digest=bytes(32)),
+        lambda chunk: replace(chunk, actions=np.zeros((11, 2), np.float32)),
+        lambda chunk: replace(chunk, actions=np.zeros((10, 3), np.float32)),
+        lambda chunk: replace(chunk, actions=np.zeros((0, 2), np.float32)),
+    ],
+)
+def test_a_chunk_that_cannot_be_the_answer_is_refused(lie: object) -> None:
+    bench = Bench()
+    bench.tick()
+    chunk = chunk_for(bench.sent[0])
+    with pytest.raises(ProtocolError):
+        bench.observer.answered(lie(chunk))  # type: ignore[operator]
+    assert bench.ring.level == 0
+
+
+def test_an_answer_given_twice_is_refused() -> None:
+    bench = Bench()
+    bench.tick()
+    bench.answer()
+    with pytest.raises(ProtocolError):
+        bench.answer()
+
+
+SEEING = replace(
+    POLICY,
+    cameras=(Camera("static", 4, 6),),
+    extra_state=(ExtraState("observation.environment_state", 2),),
+)
+
+
+def test_frames_and_numbers_go_where_their_names_say() -> None:
+    pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    camera, numbers = StillCamera(Frame(pixels, 1_000_000_000)), Numbers([1.0, 2.0])
+    look = Look(SEEING, {"static": camera}, {"observation.environment_state": numbers}, False, 0.5, "pick it up")
+    bench = Bench(look=look)
+    bench.tick()
+    observation = bench.sent[0]
+    assert bytes(observation.frames[0].data) == pixels.tobytes()
+    assert observation.extra_state["observation.environment_state"].tolist() == [1.0, 2.0]
+    assert observation.task == "pick it up"
+
+
+def test_a_frame_that_is_too_old_is_not_sent_until_it_is_new_again() -> None:
+    camera = StillCamera(Frame(np.zeros((4, 6, 3), np.uint8), 1_000_000_000))
+    numbers = Numbers([1.0, 2.0])
+    bench = Bench(look=Look(SEEING, {"static": camera}, {"observation.environment_state": numbers}, False, 0.5, ""))
+    bench.now_ns += 600_000_000
+    bench.tick()
+    assert bench.sent == []
+    assert bench.observer.counts["unsent_stale_frame"] == 1
+    camera.frame = replace_time(camera.frame, bench.now_ns)
+    bench.tick()
+    assert len(bench.sent) == 1
+
+
+def test_numbers_that_cannot_be_read_pause_the_observations() -> None:
+    camera = StillCamera(Frame(np.zeros((4, 6, 3), np.uint8), 1_000_000_000))
+    numbers = Numbers([1.0, 2.0], broken=True)
+    bench = Bench(look=Look(SEEING, {"static": camera}, {"observation.environment_state": numbers}, False, 0.5, ""))
+    bench.tick()
+    assert bench.sent == []
+    numbers.broken = False
+    bench.tick()
+    assert len(bench.sent) == 1
+
+
+def test_resize_gives_the_shape_that_the_policy_takes() -> None:
+    camera = StillCamera(Frame(np.full((8, 12, 3), 77, np.uint8), 1_000_000_000))
+    numbers = Numbers([1.0, 2.0])
+    bench = Bench(look=Look(SEEING, {"static": camera}, {"observation.environment_state": numbers}, True, 0.5, ""))
+    bench.tick()
+    frame = bench.sent[0].frames[0]
+    assert (frame.height, frame.width, len(frame.data)) == (4, 6, 4 * 6 * 3)
+
+
+def test_an_inference_as_long_as_the_chunk_is_said_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    for _ in range(2):
+        known = len(bench.sent)
+        while len(bench.sent) == known:
+            bench.tick()
+        bench.now_ns += 400_000_000
+        bench.answer()
+    assert bench.observer.counts["slower_than_chunk"] == 2
+    assert sum("as long as the chunk" in message for message in caplog.messages) == 1
+
+
+def test_stages_are_measured() -> None:
+    bench = Bench()
+    bench.tick()
+    bench.answer()
+    bench.tick()
+    assert {"capture", "merge", "round_trip", "actuate", "infer"} <= bench.stages.summaries().keys()
+    assert isinstance(chunk_for(bench.sent[0]), Chunk)
+
+
+def replace_time(frame: Frame | None, time_ns: int) -> Frame:
+    assert frame is not None
+    return Frame(frame.pixels, time_ns)
