@@ -1,0 +1,72 @@
+"""Robots by name: what every robot can do, and which module has which."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from difflib import get_close_matches
+from types import TracebackType
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_runtime.config import RobotConfig, StopPolicy
+from edge_runtime.errors import ConfigError
+from edge_runtime.wire.messages import Joint
+
+Vector = npt.NDArray[np.float64]
+
+ROBOTS = {
+    "so100_follower": "edge_runtime.robots.so_follower:SOFollower",
+    "so101_follower": "edge_runtime.robots.so_follower:SOFollower",
+}
+
+
+class Robot(Protocol):
+    """A robot; vectors are (joints,) in joint units, in the order of `joints`. Opened and closed as a context manager.
+
+    `open` checks and changes no torque; `prepare` energises without a movement; then `port` is the loop's, and nobody
+    else may talk to the robot until `stop`.
+    """
+
+    joints: tuple[Joint, ...]
+    lower: Vector
+    upper: Vector
+
+    def __enter__(self) -> Robot: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def open(self) -> None:
+        """Find the robot and check that it is the one of the configuration."""
+
+    def prepare(self) -> Vector:
+        """Make the present position the goal, then torque on; the present position."""
+
+    def port(self, period_s: float) -> Any:
+        """What `_realtime.ActuatorLoop` reads and writes once in `period_s`."""
+
+    def read(self) -> Vector:
+        """The present position."""
+
+    def stop(self, policy: StopPolicy, hurry: threading.Event) -> None:
+        """End as `policy` says; `hurry`, once set, means limp at once. Twice is harmless."""
+
+    def close(self) -> None:
+        """Give up the hardware; torque stays as it is. Twice is harmless."""
+
+    def report(self) -> dict[str, Any]:
+        """What its bus counted, for the summary."""
+
+
+def make_robot(config: RobotConfig) -> Robot:
+    """The robot that `config` describes, not opened yet. ConfigError for an unknown type or a wrong setting."""
+    kind = str(config.get_choice_name(type(config)))
+    if kind not in ROBOTS:
+        near = get_close_matches(kind, ROBOTS, 1) or list(ROBOTS)
+        raise ConfigError(f"robot.type: {kind!r} is not a robot; did you mean {' or '.join(near)}?")
+    module, _, name = ROBOTS[kind].partition(":")
+    return cast(Robot, getattr(importlib.import_module(module), name)(config))

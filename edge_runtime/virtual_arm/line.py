@@ -155,9 +155,11 @@ class Line:
 
 def _do(act: Callable[[], None], done: Future[None]) -> None:
     try:
-        done.set_result(act())
+        act()
     except OutputError as error:
         done.set_exception(error)
+    else:
+        done.set_result(None)
 
 
 def _point(link: Path, target: str) -> None:

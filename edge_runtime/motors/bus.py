@@ -1,0 +1,204 @@
+"""A servo bus: asks with a deadline, retries, and says which servo did not answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from types import TracebackType
+
+from edge_runtime.errors import BusError, BusTimeout
+from edge_runtime.motors import feetech
+from edge_runtime.motors.feetech import StatusDecoder, error_names
+from edge_runtime.motors.port import Port
+
+logger = logging.getLogger(__name__)
+
+
+class Bus:
+    """Feetech servos on the serial port `port`; a context manager that opens and closes it.
+
+    `timeout_s` is for each try and long enough for an adapter that keeps bytes for 16 ms; `names` (id -> name) serves
+    the error messages; `echo` is for a bare UART, which hears its own bytes. Counted, for reports: `flags` (error bits
+    ever seen, by id), `misses` (answers that did not come, by id), `damaged` frames and `stray` bytes.
+    """
+
+    def __init__(
+        self,
+        port: str,
+        *,
+        names: Mapping[int, str] | None = None,
+        timeout_s: float = 0.05,
+        retries: int = 2,
+        echo: bool = False,
+    ) -> None:
+        self.port = port
+        self.flags: dict[int, int] = {}
+        self.misses: dict[int, int] = {}
+        self.damaged = 0
+        self.stray = 0
+        self._names = dict(names or {})
+        self._timeout_s, self._tries, self._echo = timeout_s, retries + 1, echo
+        self._port = Port(port)
+        self._lent = False
+        self._late_may_come = False
+
+    def __enter__(self) -> Bus:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._port.is_open
+
+    def open(self) -> None:
+        """Open the port for us alone; errors as of `Port.open`."""
+        self._port.open()
+
+    def close(self) -> None:
+        """Twice is harmless."""
+        self._port.close()
+        self._lent = False
+
+    def lend(self) -> int:
+        """The file descriptor, for the loop that owns the bus until `take_back`."""
+        fd = self._owned().fileno()
+        self._lent = True
+        return fd
+
+    def take_back(self) -> None:
+        """Own the bus again; what the loop left unread is dropped before the next request. Twice is harmless."""
+        self._late_may_come |= self._lent
+        self._lent = False
+
+    def label(self, servo: int) -> str:
+        name = self._names.get(servo)
+        return f"{name} (id {servo})" if name else f"servo {servo}"
+
+    def ping(self, servo: int) -> bool:
+        """Whether it answers."""
+        return servo in self._ask(feetech.ping(servo), [servo], 0)
+
+    def read(self, servo: int, name: str) -> int:
+        """Register `name` of one servo; BusTimeout when no good answer came."""
+        replies = self._ask(feetech.read(servo, name), [servo], feetech.REGISTERS[name].size, name)
+        self._all(name, [servo], replies)
+        return replies[servo]
+
+    def write(self, servo: int, name: str, value: int) -> None:
+        """Write and wait for the answer; error bits in it are noted and are no failure. BusTimeout without one."""
+        self._all(name, [servo], self._ask(feetech.write(servo, name, value), [servo], 0))
+
+    def sync_read(self, name: str, servos: Collection[int]) -> dict[int, int]:
+        """Register `name` of those of `servos` that gave a good answer; only the missing are asked again."""
+        found: dict[int, int] = {}
+        for _ in range(self._tries):
+            missing = [servo for servo in servos if servo not in found]
+            if missing:
+                request = feetech.sync_read(missing, name)
+                found |= self._ask_once(request, missing, feetech.REGISTERS[name].size, name)
+        return found
+
+    def read_all(self, name: str, servos: Collection[int]) -> dict[int, int]:
+        """As `sync_read`, and BusTimeout names those that did not answer."""
+        return self._all(name, servos, self.sync_read(name, servos))
+
+    def sync_write(self, name: str, values: Mapping[int, int]) -> None:
+        """Register `name` of each servo in `values` (id -> value), at once. Nothing answers: see `establish`."""
+        self._flush()
+        self._send(feetech.sync_write(name, values))
+
+    def establish(self, name: str, values: Mapping[int, int], tries: int = 3) -> None:
+        """Write to all at once, read back, and write again where it did not arrive; BusError names what stays wrong."""
+        wrong = dict(values)
+        for _ in range(tries):
+            self.sync_write(name, wrong)
+            found = self._ask_once(feetech.sync_read(wrong, name), wrong, feetech.REGISTERS[name].size, name)
+            wrong = {servo: value for servo, value in wrong.items() if found.get(servo) != value}
+            if not wrong:
+                return
+        reasons = [
+            f"{self.label(servo)} " + (f"has {found[servo]}, not {value}" if servo in found else "did not confirm")
+            for servo, value in wrong.items()
+        ]
+        raise BusError(f"{self.port}: {name} could not be set: {'; '.join(reasons)}", port=self.port, motor=min(wrong))
+
+    def _ask(self, request: bytes, servos: Collection[int], size: int, name: str = "") -> dict[int, int]:
+        """`_ask_once`, until all have answered or the tries are used up."""
+        for _ in range(self._tries):
+            replies = self._ask_once(request, servos, size, name)
+            if len(replies) == len(servos):
+                break
+        return replies
+
+    def _ask_once(self, request: bytes, servos: Collection[int], size: int, name: str = "") -> dict[int, int]:
+        """Values of `name` (0 for answers without data) by id, of those that answered before the deadline."""
+        self._flush()
+        self._send(request)
+        decoder = StatusDecoder(servos, size)
+        values: dict[int, int] = {}
+        heard = b""
+        deadline = time.monotonic() + self._timeout_s
+        while len(values) < len(servos) and (data := self._owned().read(deadline)):
+            heard += data
+            for reply in decoder.feed(data):
+                try:
+                    values.setdefault(reply.servo, feetech.decode(name, reply.parameters) if name else 0)
+                except ValueError:
+                    decoder.damaged += 1
+                else:
+                    self._note_flags(reply.servo, reply.code)
+            if request[2] == feetech.BROADCAST and heard.startswith(request):
+                raise BusError(f"{self.port}: the line returns what is sent (--robot.echo=true)", port=self.port)
+        self.damaged += decoder.damaged
+        self.stray += decoder.skipped
+        for servo in servos:
+            if servo not in values:
+                self.misses[servo] = self.misses.get(servo, 0) + 1
+        self._late_may_come = len(values) < len(servos)
+        return values
+
+    def _note_flags(self, servo: int, flags: int) -> None:
+        if flags & ~self.flags.get(servo, 0):
+            logger.warning("%s reports %s", self.label(servo), error_names(flags))
+        self.flags[servo] = self.flags.get(servo, 0) | flags
+
+    def _all(self, name: str, servos: Iterable[int], values: dict[int, int]) -> dict[int, int]:
+        missing = [servo for servo in servos if servo not in values]
+        if missing:
+            who = ", ".join(map(self.label, missing))
+            raise BusTimeout(f"{self.port}: no answer from {who} about {name}", port=self.port, motor=missing[0])
+        return values
+
+    def _owned(self) -> Port:
+        if self._lent:
+            raise BusError(f"{self.port}: the loop owns the bus", port=self.port)
+        return self._port
+
+    def _flush(self) -> None:
+        """Drop what was not asked for. After an answer that did not come, wait for it first: it may be only late."""
+        until = time.monotonic() + (self._timeout_s if self._late_may_come else 0.0)
+        while data := self._owned().read(until):
+            self.stray += len(data)
+        self._late_may_come = False
+
+    def _send(self, request: bytes) -> None:
+        self._owned().write(request)
+        if self._echo:
+            self._swallow(request)
+
+    def _swallow(self, request: bytes) -> None:
+        """Read our own bytes back, exactly."""
+        heard = b""
+        deadline = time.monotonic() + self._timeout_s
+        while len(heard) < len(request) and (data := self._owned().read(deadline, len(request) - len(heard))):
+            heard += data
+        if not heard:
+            raise BusError(f"{self.port}: the line does not echo: use --robot.echo=false", port=self.port)
+        if heard != request:
+            self.damaged += 1
