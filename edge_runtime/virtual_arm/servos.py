@@ -14,6 +14,7 @@ MIDDLE = 2048
 _STEP_S = 0.002  # of the motion profile
 _LANDED = 0.25  # counts from the goal
 _FULL_TORQUE = 1000
+_MAX_ACCELERATION = 254  # like 0: all that the motor can, and that is for the plant, with its masses, to say
 _FACTORY = {
     "Firmware_Major_Version": 3,
     "Firmware_Minor_Version": 10,
@@ -146,7 +147,8 @@ class VirtualServo:
 
     def _run(self, goal: float, seconds: float) -> None:
         """One step of the trapezoid: as fast as allowed, and no faster than it can brake before the goal."""
-        acceleration = self._value("Acceleration") * 100.0 or math.inf
+        limit = self._value("Acceleration")
+        acceleration = limit * 100.0 if 0 < limit < _MAX_ACCELERATION else math.inf
         remaining = goal - self.setpoint
         speed = min(abs(self._value("Goal_Velocity")) or MAX_SPEED, MAX_SPEED)
         if math.isfinite(acceleration):
