@@ -1595,3 +1595,30 @@ cdef to_histogram(Counts *counts):
 def bucket(int64_t ns):
     """`timing.bucket`, as the loop computes it."""
     return bucket_of(ns)
+
+
+# -- for the tests --------------------------------------------------------------------------------------------------
+
+def race(ActionRing ring not None, int64_t picks):
+    """Pick `picks` times without the GIL from rows that hold nothing but their timestep, modulo 4096.
+
+    Returns (executed, torn rows, steps back): while other threads merge such rows, the last two must stay 0.
+    """
+    cdef float[MAX_JOINTS] row
+    cdef int64_t executed = 0, torn = 0, back = 0, before = -1, timestep, turn
+    cdef int joint
+    with nogil:
+        for turn in range(picks):
+            ring.arrive()
+            timestep = load(&ring._cursor)
+            if ring.take(row) != PICKED_:
+                sched_yield()
+                continue
+            executed += 1
+            back += timestep <= before
+            before = timestep
+            for joint in range(ring.joints):
+                if row[joint] != row[0] or abs(row[0] - timestep % 4096) > 0.5:  # a blend rounds
+                    torn += 1
+                    break
+    return executed, torn, back
