@@ -54,6 +54,8 @@ class RobotConfig(draccus.ChoiceRegistry):
     max_speed: float = 300.0  # joint units per second against the last goal; 0 = off
     max_relative_target: float | dict[str, float] | None = None  # joint units against the present position
     clamp_range: bool = True  # keep goals inside the calibrated range
+    max_missed_replies: int = 15  # in a row from one joint, then the robot has failed
+    stop_policy: StopPolicy = "limp"
 
 
 @dataclass
@@ -67,11 +69,9 @@ class SOFollowerConfig(RobotConfig):
     position_p_coefficient: int = 16
     position_i_coefficient: int = 0
     position_d_coefficient: int = 32
-    stop_policy: StopPolicy = "limp"
     rest_pose: dict[str, float] | None = None  # for park: joint -> units; by default the pose at start
     park_timeout_s: float = 5.0
     bus_timeout_ms: float | None = None  # by default the lesser of 10 ms and a third of the period
-    max_missed_replies: int = 15  # in a row from one servo, then the bus has failed
     echo: bool = False  # a bare UART hears its own bytes
 
     def __post_init__(self) -> None:

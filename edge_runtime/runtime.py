@@ -44,11 +44,10 @@ def start(config: StartConfig) -> int:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What runs, once everything fits."""
+    """Everything but the loop, which takes the bus over once torque is on."""
 
     robot: Robot
     ring: ActionRing
-    loop: ActuatorLoop
     observer: Observer
     stream: PolicyStream
     hello: messages.Hello
@@ -73,17 +72,18 @@ class Runtime:
 
     def run(self) -> None:
         """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
-        parts = None
+        parts = loop = None
         with self._signals():
             try:
                 with ExitStack() as stack:
                     parts = self._build(stack)
                     if parts is not None:
-                        self._drive(parts, stack)
+                        loop = self._energise(parts, stack)
+                        self._drive(parts, loop, stack)
             except EdgeRuntimeError as error:
                 self._fail(error)
-            if parts is not None:
-                self._report(parts)
+            if parts is not None and loop is not None:
+                self._report(parts, loop)
         if self._failure is not None:
             raise self._failure
 
@@ -131,7 +131,7 @@ class Runtime:
             threshold=0 if config.mode == "sequential" else math.floor(config.chunk_size_threshold * rows),
             rows=rows,
         )
-        return _Parts(robot, ring, self._loop(ring, robot), observer, stream, hello)
+        return _Parts(robot, ring, observer, stream, hello)
 
     def _introduce(
         self,
@@ -205,22 +205,28 @@ class Runtime:
             upper=robot.upper if config.robot.clamp_range else None,
             max_speed=config.robot.max_speed,
             max_relative_target=None if limit is None else each,
-            max_missed_replies=getattr(config.robot, "max_missed_replies", 15),
+            max_missed_replies=config.robot.max_missed_replies,
             dry_run=config.dry_run,
             realtime=config.realtime,
             priority=config.priority,
+            names=names,
         )
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    def _drive(self, parts: _Parts, stack: ExitStack) -> None:
-        """From torque on to the stop policy: every way out goes through the stack."""
-        config, loop = self._config, parts.loop
-        if config.dry_run:
-            loop.prime(parts.robot.read())
+    def _energise(self, parts: _Parts, stack: ExitStack) -> ActuatorLoop:
+        """Torque on without a movement; from here every way out goes through the stop policy."""
+        if self._config.dry_run:
+            pose = parts.robot.read()
         else:
             stack.callback(self._rest, parts.robot)
-            loop.prime(parts.robot.prepare())
+            pose = parts.robot.prepare()
+        loop = self._loop(parts.ring, parts.robot)
+        loop.prime(pose)
+        return loop
+
+    def _drive(self, parts: _Parts, loop: ActuatorLoop, stack: ExitStack) -> None:
+        config = self._config
         if self._stop.is_set():
             return
         if config.episodes:
@@ -267,7 +273,9 @@ class Runtime:
                 continue
             seen = record.sequence
             now_s = time.monotonic()
-            if not record.paused:
+            if record.paused:
+                self._state.rest(now_s)
+            else:
                 self._state.observe(now_s, connected=observer.is_connected, level=record.level)
                 self._note_first_chunk(record, loop)
                 if self._config.queue_log is not None:
@@ -290,7 +298,7 @@ class Runtime:
     def _rest(self, robot: Robot) -> None:
         """The stop policy; a bus that is gone cannot be told anything, and the first reason stays the reason."""
         try:
-            robot.stop(self._hurry)
+            robot.stop(self._config.robot.stop_policy, self._hurry)
         except DeviceError as error:
             log.error("stop policy: %s", error)
             self._fail(error)
@@ -337,8 +345,8 @@ class Runtime:
 
     # -- reporting --------------------------------------------------------------------------------------------------
 
-    def _report(self, parts: _Parts) -> None:
-        counts, loop = parts.observer.counts, parts.loop
+    def _report(self, parts: _Parts, loop: ActuatorLoop) -> None:
+        counts = parts.observer.counts
         report = {
             "duration_s": time.monotonic() - self._started_s,
             "mode": self._config.mode,

@@ -34,6 +34,11 @@ class RuntimeState:
             elif level > 0:
                 self._become("running" if connected else "draining", now_s)
 
+    def rest(self, now_s: float) -> None:
+        """Between episodes nothing is expected to move."""
+        with self._lock:
+            self._last_row_s = now_s
+
     def enter(self, state: State, now_s: float) -> None:
         with self._lock:
             self._become(state, now_s)

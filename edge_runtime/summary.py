@@ -39,8 +39,7 @@ def text(report: Report) -> str:
             f"{stage:<12}{s['n']:>7}" + "".join(f"{_ms(s[key]):>10}" for key in ("mean", "p50", "p95", "p99", "max"))
             for stage, s in report["stages_s"].items()
         ]
-    if report["bus"]:
-        lines.append("bus: " + _pairs(report["bus"]))
+    lines.append("bus: " + _bus(report["bus"]))
     lines.append("states: " + " -> ".join(f"{state} ({at_s:.1f} s)" for at_s, state in report["states"]))
     for episode in report["episodes"]:
         lines.append(
@@ -48,6 +47,17 @@ def text(report: Report) -> str:
             f"in {episode['time_s']:.2f} s, {episode['starved_after_first_chunk']} starved ticks"
         )
     return "\n".join(lines)
+
+
+def _bus(bus: Report) -> str:
+    """Only what went wrong: `gripper (id 6) 3 misses, overload; 2 bad frames`."""
+    joints = [
+        f"{joint} (id {counts['id']}) {counts['misses']} misses" + (f", {counts['errors']}" if counts["errors"] else "")
+        for joint, counts in bus.get("joints", {}).items()
+        if counts["misses"] or counts["errors"]
+    ]
+    others = [f"{n} {name.replace('_', ' ')}" for name, n in bus.items() if name != "joints" and n]
+    return "; ".join(joints + others) or "no errors"
 
 
 def _ms(seconds: float) -> str:
