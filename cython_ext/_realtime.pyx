@@ -632,6 +632,7 @@ cdef enum:
     FRAME = 256
     COUNTS = 4095  # LeRobot divides a turn by 4095, not by 4096
     MAGNITUDE = 0x7FFF  # sign and magnitude: bit 15 is the sign
+    FARTHEST_POSITION = 4095 + 2047  # a turn and the greatest offset; more is a frame damaged past its checksum
     RETRIES = 2
     QUIET_NS = 1_000_000  # a USB frame: after it nothing more of an answer is on its way
     PATIENCE_NS = 3_000_000  # the slowest adapter's turnaround: a retry never talks into an answer
@@ -888,7 +889,7 @@ cdef class FeetechPort(Port):
 
         An answer from before one that was already taken means that the taken one was late: it counts no more.
         """
-        cdef int joint = 0
+        cdef int joint = 0, raw
         cdef uint64_t bit
         if frame[0] != 0xFF or frame[1] != 0xFF or frame[2] >= BROADCAST:
             return False
@@ -897,14 +898,16 @@ cdef class FeetechPort(Port):
         if joint == self.joints or frame[3] != 4 or frame[4] > 0x7F or frame[7] != checksum(frame + 2, 5):
             add(&self._bad_frames, 1)
             return False
+        raw = frame[5] | (frame[6] & 0x7F) << 8
+        if raw > FARTHEST_POSITION:
+            add(&self._bad_frames, 1)
+            return False
         bit = <uint64_t> 1 << joint
         if ~self._missing & self._asked & ~(bit - 1):
             add(&self._bad_frames, 1)
             self._missing |= self._asked & ~(bit - 1)
         self._missing &= ~bit
-        self._raw[joint] = frame[5] | (frame[6] & 0x7F) << 8
-        if frame[6] & 0x80:
-            self._raw[joint] = -self._raw[joint]
+        self._raw[joint] = -raw if frame[6] & 0x80 else raw
         self._flags[joint] = frame[4]
         return True
 

@@ -1,4 +1,4 @@
-"""The plan of actions, the loop that executes it and the ports it speaks through (compiled: cython_ext/_realtime.pyx)."""
+"""The plan of actions, the loop that executes it and the ports it speaks through: compiled, without the GIL."""
 
 from __future__ import annotations
 

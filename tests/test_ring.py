@@ -57,7 +57,9 @@ class PlainRing:
 
 
 ROWS = st.lists(
-    st.lists(st.floats(width=32) | st.floats(-200, 200, width=32), min_size=JOINTS, max_size=JOINTS), min_size=1, max_size=9
+    st.lists(st.floats(width=32) | st.floats(-200, 200, width=32), min_size=JOINTS, max_size=JOINTS),
+    min_size=1,
+    max_size=9,
 )
 STEPS = st.lists(st.tuples(st.integers(-6, 12), ROWS) | st.integers(1, 8), max_size=20)
 
