@@ -171,9 +171,12 @@ class VirtualBus:
             slow = self._faults.strikes("bytewise", servo.id)
             raw = self._faults.distort(servo.id, raw)
             start = ready + (late.delay_s if late else 0.0)
-            pieces = [raw[i : i + 1] for i in range(len(raw))] if slow else [raw]
-            for index, piece in enumerate(pieces):
-                self._line.say(piece, start + (index * slow.delay_s if slow else 0.0))
+            if slow is None:
+                self._line.say(raw, start)
+                continue
+            for index in range(len(raw)):
+                self._line.say(raw[index : index + 1], start + index * slow.delay_s)
+            ready += len(raw) * slow.delay_s
         return ready
 
     def _addressed(self, request: Frame) -> list[VirtualServo]:

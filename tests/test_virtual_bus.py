@@ -1,0 +1,419 @@
+"""The virtual arm's bus, with Feetech's own SDK as its client, and the servo behind it."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scservo_sdk as sdk
+
+from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.motors.calibration import Mode, load
+from edge_runtime.motors.feetech import REGISTERS, encode
+from edge_runtime.virtual_arm.bus import VirtualBus
+from edge_runtime.virtual_arm.calibration import CALIBRATION, to_ticks, to_units, write_calibration
+from edge_runtime.virtual_arm.servos import VirtualServo
+
+IDS = range(1, 7)
+POSITIONS = {1: 1111, 2: 2222, 3: 1333, 4: 2444, 5: 1555, 6: 2666}
+
+
+class Client:
+    """What LeRobot talks through."""
+
+    def __init__(self, path: str) -> None:
+        self.port = sdk.PortHandler(path)
+        self.packets = sdk.PacketHandler(0)
+        assert self.port.openPort()
+
+    def read(self, servo: int, name: str) -> tuple[int, int, int]:
+        """Value, result, error byte."""
+        register = REGISTERS[name]
+        reader = self.packets.read1ByteTxRx if register.size == 1 else self.packets.read2ByteTxRx
+        return tuple(reader(self.port, servo, register.address))
+
+    def write(self, servo: int, name: str, value: int) -> tuple[int, int]:
+        register = REGISTERS[name]
+        writer = self.packets.write1ByteTxRx if register.size == 1 else self.packets.write2ByteTxRx
+        return tuple(writer(self.port, servo, register.address, value))
+
+    def sync_read(self, name: str) -> tuple[int, dict[int, int]]:
+        """Result and values."""
+        register = REGISTERS[name]
+        group = sdk.GroupSyncRead(self.port, self.packets, register.address, register.size)
+        for servo in IDS:
+            group.addParam(servo)
+        result = group.txRxPacket()
+        return result, {servo: group.getData(servo, register.address, register.size) for servo in IDS}
+
+    def sync_write(self, name: str, values: dict[int, int]) -> int:
+        register = REGISTERS[name]
+        group = sdk.GroupSyncWrite(self.port, self.packets, register.address, register.size)
+        for servo, value in values.items():
+            group.addParam(servo, list(value.to_bytes(register.size, "little")))
+        return int(group.txPacket())
+
+
+@pytest.fixture
+def arm() -> Iterator[VirtualBus]:
+    with VirtualBus(seed=1) as arm:
+        arm.place(list(POSITIONS.values()))
+        yield arm
+
+
+@pytest.fixture
+def client(arm: VirtualBus) -> Iterator[Client]:
+    client = Client(arm.path)
+    yield client
+    client.port.closePort()
+
+
+def test_sdk_pings_six_and_no_seventh(client: Client) -> None:
+    for servo in IDS:
+        assert client.packets.ping(client.port, servo) == (777, sdk.COMM_SUCCESS, 0)
+    assert client.packets.ping(client.port, 7)[1] == sdk.COMM_RX_TIMEOUT
+
+
+def test_sdk_reads_and_writes(client: Client, arm: VirtualBus) -> None:
+    assert client.read(1, "Present_Position") == (1111, sdk.COMM_SUCCESS, 0)
+    assert client.write(1, "Homing_Offset", 85 | 1 << 11) == (sdk.COMM_SUCCESS, 0)
+    assert arm.servos[1].get("Homing_Offset") == -85
+    assert client.read(1, "Present_Position")[0] == 1111 + 85
+
+
+def test_sdk_sync_reads_and_writes(client: Client, arm: VirtualBus) -> None:
+    assert client.sync_read("Present_Position") == (sdk.COMM_SUCCESS, POSITIONS)
+    assert client.sync_write("Goal_Position", dict.fromkeys(IDS, 2000)) == sdk.COMM_SUCCESS
+    entry = arm.log.wait_for(lambda entry: entry.instruction == "SYNC_WRITE", 5.0)
+    assert entry.values == {servo: {"Goal_Position": 2000} for servo in IDS}
+    assert {servo.get("Goal_Position") for servo in arm.servos.values()} == {2000}
+
+
+def test_sdk_sees_the_error_byte(client: Client, arm: VirtualBus) -> None:
+    arm.inject({"fault": "flags", "ids": [2], "bits": "overload"})
+    assert client.read(2, "Present_Position") == (2222, sdk.COMM_SUCCESS, 32)
+    assert client.read(2, "Status") == (32, sdk.COMM_SUCCESS, 32)
+    assert client.write(2, "Torque_Enable", 1) == (sdk.COMM_SUCCESS, 32)
+    assert client.sync_read("Present_Position") == (sdk.COMM_SUCCESS, POSITIONS)
+
+
+SILENCE = {sdk.COMM_RX_TIMEOUT}
+DAMAGE = {sdk.COMM_RX_CORRUPT, sdk.COMM_RX_TIMEOUT}  # which of them depends on the byte
+
+
+@pytest.mark.parametrize(
+    ("fault", "results"),
+    [
+        ({"fault": "silent", "ids": [3]}, SILENCE),
+        ({"fault": "deaf", "ids": [3]}, SILENCE),
+        ({"fault": "power", "on": False}, SILENCE),
+        ({"fault": "corrupt", "ids": [3]}, DAMAGE),
+        ({"fault": "truncate", "ids": [3]}, DAMAGE),
+    ],
+)
+def test_sdk_fails_as_on_a_bad_bus(client: Client, arm: VirtualBus, fault: dict[str, Any], results: set[int]) -> None:
+    arm.inject(fault)
+    assert client.sync_read("Present_Position")[0] in results
+    arm.inject({"fault": "clear"})
+    client.port.ser.reset_input_buffer()
+    assert client.sync_read("Present_Position") == (sdk.COMM_SUCCESS, POSITIONS)
+
+
+def test_sdk_client_may_come_and_go(arm: VirtualBus) -> None:
+    for _ in range(3):
+        client = Client(arm.path)
+        assert client.sync_read("Present_Position") == (sdk.COMM_SUCCESS, POSITIONS)
+        client.port.closePort()
+
+
+def test_reg_write_waits_for_action(client: Client, arm: VirtualBus) -> None:
+    client.packets.regWriteTxRx(client.port, 1, 42, 2, list(encode("Goal_Position", 1024)))
+    assert arm.servos[1].get("Goal_Position") == 1111
+    client.packets.action(client.port, sdk.BROADCAST_ID)
+    arm.log.wait_for(lambda entry: entry.instruction == "ACTION", 5.0)
+    assert client.read(1, "Goal_Position")[0] == 1024
+
+
+def test_status_level_0_answers_only_ping_and_read(client: Client, arm: VirtualBus) -> None:
+    arm.inject({"fault": "register", "ids": [1], "name": "Response_Status_Level", "value": 0})
+    assert client.write(1, "Torque_Enable", 1)[0] == sdk.COMM_RX_TIMEOUT
+    assert client.read(1, "Torque_Enable") == (1, sdk.COMM_SUCCESS, 0)
+
+
+# One servo.
+
+
+@pytest.fixture
+def servo() -> VirtualServo:
+    servo = VirtualServo(1, now=0.0)
+    put(servo, "Torque_Enable", 1)
+    return servo
+
+
+def put(servo: VirtualServo, name: str, value: int) -> None:
+    servo.write(REGISTERS[name].address, encode(name, value))
+
+
+def run(servo: VirtualServo, to: float) -> float:
+    """Let it move alone until `to`; where it is."""
+    servo.advance(to)
+    servo.shaft = servo.setpoint
+    return servo.shaft
+
+
+def test_goes_at_3400_counts_a_second_at_most(servo: VirtualServo) -> None:
+    put(servo, "Goal_Position", 4000)
+    assert run(servo, 0.1) == pytest.approx(2048 + 340, abs=1)
+    assert servo.get("Moving") == 1
+    assert servo.get("Present_Velocity") == 3400
+    assert run(servo, 1.0) == 4000
+    assert servo.get("Moving") == 0
+
+
+def test_goal_speed_and_acceleration_are_honoured(servo: VirtualServo) -> None:
+    put(servo, "Goal_Velocity", 500)
+    put(servo, "Acceleration", 10)  # 1000 counts/s^2: half a second to full speed, 125 counts
+    put(servo, "Goal_Position", 3048)
+    assert run(servo, 0.25) == pytest.approx(2048 + 31, abs=3)
+    assert run(servo, 0.5) == pytest.approx(2048 + 125, abs=5)
+    assert run(servo, 1.0) == pytest.approx(2048 + 375, abs=5)
+    arrival = 1.0 + (1000 - 125 - 375) / 500 + 0.5  # brakes as it started
+    assert run(servo, arrival - 0.1) < 3048
+    assert run(servo, arrival + 0.1) == 3048
+
+
+def test_a_braking_profile_does_not_overshoot_and_turns_round(servo: VirtualServo) -> None:
+    put(servo, "Acceleration", 50)
+    put(servo, "Goal_Position", 2548)
+    path = [run(servo, step * 0.01) for step in range(200)]
+    assert max(path) <= 2548
+    put(servo, "Goal_Position", 3500)
+    ahead = run(servo, 2.2)
+    put(servo, "Goal_Position", 2048)
+    assert run(servo, 2.25) > ahead  # it cannot stop at once
+    assert run(servo, 10.0) == 2048
+
+
+def test_goals_are_held_inside_the_limits(servo: VirtualServo) -> None:
+    servo.set("Min_Position_Limit", 1800)
+    servo.set("Max_Position_Limit", 2300)
+    put(servo, "Goal_Position", 4000)
+    assert run(servo, 5.0) == 2300
+    put(servo, "Goal_Position", -100)
+    assert run(servo, 10.0) == 1800
+    servo.set("Min_Position_Limit", 0)
+    servo.set("Max_Position_Limit", 0)  # many turns
+    put(servo, "Goal_Position", -100)
+    assert run(servo, 20.0) == -100
+
+
+def test_without_torque_it_stays(servo: VirtualServo) -> None:
+    put(servo, "Torque_Enable", 0)
+    put(servo, "Goal_Position", 3000)
+    assert run(servo, 5.0) == 2048
+    put(servo, "Torque_Enable", 1)
+    put(servo, "Torque_Limit", 0)
+    assert run(servo, 6.0) == 2048
+    put(servo, "Torque_Limit", 250)
+    assert servo.torque == 0.25
+    assert run(servo, 10.0) == 3000
+
+
+def test_flags_release_torque_as_the_unload_condition_says(servo: VirtualServo) -> None:
+    servo.flags = 1  # voltage
+    assert servo.torque == 1.0
+    servo.flags = 32  # overload
+    assert servo.torque == 0.0
+
+
+def test_reported_position_is_shaft_less_offset(servo: VirtualServo) -> None:
+    put(servo, "Homing_Offset", -85)
+    assert servo.get("Present_Position") == 2048 + 85
+    put(servo, "Goal_Position", 3000)
+    assert run(servo, 5.0) == 3000 - 85
+
+
+def test_128_makes_the_present_position_the_middle(servo: VirtualServo) -> None:
+    put(servo, "Goal_Position", 2500)
+    run(servo, 5.0)
+    servo.write(REGISTERS["Torque_Enable"].address, b"\x80")
+    assert servo.get("Present_Position") == 2048
+    assert servo.get("Homing_Offset") == 2500 - 2048
+
+
+def test_memory_is_kept_only_when_unlocked(servo: VirtualServo) -> None:
+    put(servo, "Lock", 0)
+    put(servo, "P_Coefficient", 16)
+    put(servo, "Lock", 1)
+    put(servo, "I_Coefficient", 7)
+    put(servo, "Max_Torque_Limit", 500)
+    assert [servo.get(name) for name in ("P_Coefficient", "I_Coefficient")] == [16, 7]
+    servo.power_cycle()
+    assert [servo.get(name) for name in ("P_Coefficient", "I_Coefficient")] == [16, 0]
+    assert servo.get("Torque_Enable") == 0
+    assert servo.get("Torque_Limit") == 1000
+
+
+def test_maximum_torque_reaches_the_limit_only_at_power_on(servo: VirtualServo) -> None:
+    put(servo, "Lock", 0)
+    put(servo, "Max_Torque_Limit", 500)
+    assert servo.get("Torque_Limit") == 1000
+    servo.power_cycle()
+    assert servo.get("Torque_Limit") == 500
+
+
+def test_read_only_registers_stay(servo: VirtualServo) -> None:
+    for name in ("Model_Number", "Firmware_Major_Version", "Present_Temperature"):
+        before = servo.get(name)
+        servo.write(REGISTERS[name].address, b"\x01\x02")
+        assert servo.get(name) == before
+
+
+# Plant, time, plugs.
+
+
+class Weight:
+    """A plant that hangs where it hangs."""
+
+    def positions_ticks(self) -> list[float]:
+        return [1000.4, 2000.6, 3000.0, 1500.0, 1600.0, 1700.0]
+
+
+def test_a_plant_says_where_the_shafts_are_and_is_told_where_to_go() -> None:
+    with VirtualBus(plant=Weight(), clock=lambda: 1.0) as arm:
+        client = Client(arm.path)
+        assert client.sync_read("Present_Position")[1] == {1: 1000, 2: 2001, 3: 3000, 4: 1500, 5: 1600, 6: 1700}
+        client.write(2, "Torque_Enable", 1)
+        client.write(2, "Goal_Position", 3000)
+        client.port.closePort()
+        setpoints, torque = arm.targets()
+        assert torque.tolist() == [0, 1, 0, 0, 0, 0]
+        assert setpoints.tolist() == [1000.4, 2000.6, 3000.0, 1500.0, 1600.0, 1700.0]  # time stands still
+
+
+def time_of(arm: VirtualBus, cycles: int = 20) -> float:
+    """The fastest of some sync reads, in seconds."""
+    client = Client(arm.path)
+    best = 1.0
+    for _ in range(cycles):
+        began = time.monotonic()
+        assert client.sync_read("Present_Position")[0] == sdk.COMM_SUCCESS
+        best = min(best, time.monotonic() - began)
+    client.port.closePort()
+    return best
+
+
+def test_wire_time_is_10_us_a_byte_and_return_delay_2_us_a_count() -> None:
+    with VirtualBus(wire_time=True, return_delay_s=0.0) as arm:
+        assert time_of(arm) >= 620e-6
+    with VirtualBus(wire_time=True) as arm:  # register 7 = 250 from the factory
+        assert time_of(arm) >= 3620e-6
+    with VirtualBus(return_delay_s=0.001) as arm:
+        assert time_of(arm) >= 6e-3
+
+
+def test_unplugging_takes_the_name_and_replugging_gives_it_back(tmp_path: Path) -> None:
+    link = tmp_path / "arm"
+    with VirtualBus(link=link) as arm:
+        assert arm.path == str(link)
+        arm.servos[1].set("Torque_Enable", 1)
+        client = Client(arm.path)
+        arm.inject({"fault": "unplug"})
+        arm.inject({"fault": "unplug"})
+        assert arm.path == ""
+        assert not link.exists()
+        assert os.read(client.port.ser.fileno(), 1) == b""  # hung up
+        client.port.closePort()
+        arm.inject({"fault": "replug"})
+        client = Client(str(link))
+        assert client.read(1, "Torque_Enable")[0] == 1  # the servos' supply was another
+        client.port.closePort()
+    assert not link.is_symlink()
+
+
+def test_a_reboot_and_a_lost_supply_end_torque(arm: VirtualBus, client: Client) -> None:
+    client.sync_write("Torque_Enable", dict.fromkeys(IDS, 1))
+    assert client.sync_read("Torque_Enable")[1] == dict.fromkeys(IDS, 1)
+    arm.inject({"fault": "reboot", "ids": [2]})
+    assert client.sync_read("Torque_Enable")[1] == {**dict.fromkeys(IDS, 1), 2: 0}
+    arm.inject({"fault": "power", "on": False})
+    arm.inject({"fault": "power", "on": True})
+    assert client.sync_read("Torque_Enable")[1] == dict.fromkeys(IDS, 0)
+
+
+def test_the_link_must_not_hide_a_file(tmp_path: Path) -> None:
+    (tmp_path / "arm").write_text("mine")
+    with pytest.raises(OutputError, match="link: cannot create"), VirtualBus(link=tmp_path / "arm"):
+        pass
+    assert (tmp_path / "arm").read_text() == "mine"
+    (tmp_path / "old").symlink_to("/dev/pts/999")
+    with VirtualBus(link=tmp_path / "old") as arm:
+        assert os.stat(arm.path).st_rdev
+
+
+def test_the_log_is_for_people_too(arm: VirtualBus, client: Client) -> None:
+    client.write(3, "Goal_Position", 1500)
+    client.read(3, "Goal_Position")
+    words = [str(entry).partition(" ")[2] for entry in arm.log]
+    assert words == [
+        "WRITE 3 Goal_Position 3=1500",
+        "STATUS 3",
+        "READ 3 Goal_Position",
+        "STATUS 3 Goal_Position 3=1500",
+    ]
+    assert [entry.registers for entry in arm.log.writes("Goal_Position")] == [("Goal_Position",)]
+
+
+def test_the_log_forgets_the_oldest() -> None:
+    with VirtualBus(log_size=3) as arm:
+        client = Client(arm.path)
+        for servo in IDS:
+            client.read(servo, "Present_Position")
+        client.port.closePort()
+        assert [entry.frame.servo for entry in arm.log] == [5, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ({}, "fault: None is not one of deaf, silent"),
+        ({"fault": "corupt"}, "'corupt' is not one of .*; corrupt?"),
+        ({"fault": "silent", "ids": [7]}, r"ids: \[7\] is not a list of 1, 2, 3, 4, 5, 6"),
+        ({"fault": "silent", "ids": 3}, "ids: 3 is not a list"),
+        ({"fault": "silent", "rate": 2}, r"rate: 2 is not a number in 0\.\.1"),
+        ({"fault": "silent", "rate": True}, "rate: True"),
+        ({"fault": "late", "delay_s": "long"}, "delay_s: 'long'"),
+        ({"fault": "echo", "ids": [1]}, "ids: echo takes on, rate, count"),
+        ({"fault": "unplug", "on": True}, "on: unplug takes nothing"),
+        ({"fault": "flags"}, "bits: flags needs it"),
+        ({"fault": "flags", "bits": "overheat"}, "bits: 'overheat' is neither"),
+        ({"fault": "power", "on": "off"}, "on: 'off' is neither true nor false"),
+        ({"fault": "register", "name": "Gaol_Position", "value": 1}, "did you mean Goal_Position"),
+        ({"fault": "register", "name": "Lock", "value": 70000}, "value: 70000"),
+    ],
+)
+def test_a_wrong_order_is_refused(arm: VirtualBus, order: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        arm.inject(order)
+
+
+def test_the_calibration_file_is_the_servos_own(tmp_path: Path, arm: VirtualBus) -> None:
+    calibration = load(write_calibration(tmp_path, "virtual"))
+    assert calibration == CALIBRATION
+    for entry in calibration.values():
+        servo = arm.servos[entry.id]
+        assert servo.get("Homing_Offset") == entry.homing_offset
+        assert servo.get("Min_Position_Limit") == entry.range_min
+        assert servo.get("Max_Position_Limit") == entry.range_max
+
+
+def test_units_of_the_virtual_arm_are_lerobots() -> None:
+    for ticks in (1940, 2048, 3000):
+        units = to_units(np.full(6, float(ticks)))
+        for index, entry in enumerate(CALIBRATION.values()):
+            mode = Mode.PERCENT if entry.id == 6 else Mode.DEGREES
+            assert units[index] == pytest.approx(entry.to_units(ticks, mode), abs=1e-9)
+        assert to_ticks(units) == pytest.approx([ticks] * 6)
