@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-VIEWS = ("static", "wrist")  # the cameras that the scene has
+VIEWS = ["static", "wrist"]  # the cameras that the scene has
 
 
 @dataclass
@@ -37,9 +37,7 @@ class VirtualArmConfig:
     seed: int = 0  # of the first scene, the sensor noise and the faults
     robot_id: str = "virtual"  # the name of the calibration file
     calibration_dir: Path | None = None  # where to write it; by default a temporary folder
-    cameras: dict[str, str] | list[str] = field(
-        default_factory=lambda: list(VIEWS)
-    )  # name -> static or wrist, or names
+    cameras: dict[str, str] | list[str] = field(default_factory=VIEWS.copy)  # names, or name -> static or wrist
     camera_width: int = 96
     camera_height: int = 96
     camera_fps: float = 30.0

@@ -1,0 +1,98 @@
+"""The virtual arm in this process, on a clock that a test turns: servos before the scene, and its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_runtime.errors import ConfigError
+from edge_runtime.virtual_arm.arm import STRIDE_S, VirtualArm
+from edge_runtime.virtual_arm.calibration import to_ticks
+from edge_runtime.virtual_arm.cli import VirtualArmConfig
+from edge_runtime.virtual_arm.scene import FIXED_GOAL, Scene
+
+REFERENCE = Path(__file__).parent / "checkpoints" / "scene_reference.npz"
+
+
+@pytest.fixture
+def arm() -> VirtualArm:
+    """An arm whose clock is the number of strides it was advanced by."""
+    strides = [0]
+    arm = VirtualArm(Scene(), FIXED_GOAL, clock=lambda: strides[0] * STRIDE_S)
+    advance = arm.advance
+
+    def tick() -> None:
+        strides[0] += 1
+        advance()
+
+    arm.advance = tick
+    return arm
+
+
+def registers(arm: VirtualArm, name: str) -> list[int]:
+    return [servo.get(name) for servo in arm.bus.servos.values()]
+
+
+def test_a_new_episode_places_servos_and_goals_and_leaves_torque(arm):
+    servos = list(arm.bus.servos.values())
+    for servo in servos[:3]:
+        servo.write(40, b"\1")
+        servo.set("Goal_Position", 2500)
+    for _ in range(30):
+        arm.advance()
+    arm.reset({"seed": 2})
+    with np.load(REFERENCE) as reference:
+        start = to_ticks(reference["fixed_goal_state"][2].astype(float))
+    np.testing.assert_allclose(arm.positions_ticks(), start, atol=0.01)
+    assert registers(arm, "Goal_Position") == [round(tick) for tick in start]
+    assert registers(arm, "Present_Position") == [round(tick) for tick in start]
+    np.testing.assert_allclose([servo.setpoint for servo in servos], start, atol=0.01)
+    assert registers(arm, "Torque_Enable") == [1, 1, 1, 0, 0, 0]
+    assert arm.episode()["ticks"] == 0
+
+
+def test_a_driven_arm_holds_its_start_and_a_limp_one_falls(arm):
+    start = arm.positions_ticks()
+    for servo in arm.bus.servos.values():
+        servo.write(40, b"\1")
+    for _ in range(240):
+        arm.advance()
+    held = arm.positions_ticks()
+    for servo in arm.bus.servos.values():
+        servo.write(40, b"\0")
+    for _ in range(240):
+        arm.advance()
+    assert np.abs(held - start).max() < 40  # the weight of the arm against its servos' stiffness
+    assert np.abs(arm.positions_ticks() - held).max() > 200
+    assert arm.episode()["ticks"] == 60
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, True, None, "1"])
+def test_a_seed_is_a_whole_number(arm, seed):
+    with pytest.raises(ConfigError, match="seed"):
+        arm.reset({"seed": seed})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"http_port": 70000}, "http_port: 70000"),
+        ({"cameras": {"front": "side"}}, "cameras.front: 'side' is not one of static, wrist"),
+        ({"cameras": ["a", "b", "c"]}, "3 names for 2 cameras"),
+        ({"camera_width": 1}, "camera_width: 1"),
+        ({"camera_fps": 0}, "camera_fps: 0"),
+        ({"seed": -1}, "seed: -1"),
+        ({"return_delay_us": -1}, "return_delay_us: -1"),
+    ],
+)
+def test_a_wrong_setting_is_named(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        VirtualArmConfig(**wrong)
+
+
+def test_cameras_are_named_in_order_or_by_a_mapping():
+    assert VirtualArmConfig(cameras=["front", "hand"]).views == {"front": "static", "hand": "wrist"}
+    assert VirtualArmConfig(cameras={"top": "static", "side": "static"}).views == {"top": "static", "side": "static"}
+    assert VirtualArmConfig(cameras=[]).views == {}
