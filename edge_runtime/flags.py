@@ -208,5 +208,5 @@ def _metavar(kind: Any) -> str:
         if schema.is_literal(member):
             words += [str(word) for word in typing.get_args(member)]
         elif member is not types.NoneType:
-            words.append(short.get(member, "{…}"))
+            words.append(short.get(member, "[…]" if typing.get_origin(member) in (list, tuple) else "{…}"))
     return "|".join(words)

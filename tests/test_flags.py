@@ -380,6 +380,7 @@ def test_help_lists_every_flag_with_its_comment_and_default(capsys: pytest.Captu
     assert "--robot.type=so101_follower|so100_follower" in said
     (line,) = (line for line in said.splitlines() if "--priority" in line)
     assert line.split() == ["--priority=N", "SCHED_FIFO", "[80]"]
+    assert "--limits=[…]" in flags.help_text(Words, "prog", "files")
 
 
 # The last door.
