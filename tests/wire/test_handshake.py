@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from edge_runtime.wire.handshake import differences, extra_cameras, joints_from
+from edge_runtime.wire.handshake import differences, extra_cameras
 from edge_runtime.wire.messages import Camera, ExtraState, Hello, Joint, Policy
 
 NAMES = ("shoulder_pan.pos", "shoulder_lift.pos", "gripper.pos")
-JOINTS = joints_from(NAMES, ("degrees", "degrees", "percent"))
+JOINTS = tuple(map(Joint, NAMES, ("degrees", "degrees", "percent")))
 STATIC, WRIST = Camera("static", 480, 640), Camera("wrist", 96, 96)
 ENVIRONMENT = ExtraState("observation.environment_state", 5)
 POLICY = Policy("cubes", "act", b"a" * 32, JOINTS, (STATIC, WRIST), (ENVIRONMENT,), chunk_size=50, fps=30.0)
@@ -79,7 +79,7 @@ def test_each_difference_is_one_clause_with_both_sides(change: dict[str, Any], s
 
 def test_all_differences_are_said_at_once() -> None:
     robot = Hello(
-        joints=joints_from(NAMES, ("radians", "radians", "radians")),
+        joints=tuple(Joint(name, "radians") for name in NAMES),
         cameras=(replace(STATIC, width=1), replace(WRIST, width=1)),
         extra_state=(),
         fps=1.0,
