@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edge_runtime.errors import ModelError
-from policy_server.export.checkpoint import STATE, Checkpoint
+from policy_server.bundle import STATE
+from policy_server.export.checkpoint import Checkpoint
+from policy_server.export.letterbox import Resize
 from policy_server.export.resnet import ResNet, fold_batch_norms
 from policy_server.export.scaling import PixelScaling, Scaling
 from policy_server.export.weights import load_strictly
@@ -45,7 +47,9 @@ class ACT(nn.Module):
         if ENVIRONMENT in vectors:
             self.encoder_env_state_input_proj = nn.Linear(vectors[ENVIRONMENT].shape[0], width)
         self.encoder_1d_feature_pos_embed = nn.Embedding(1 + len(vectors), width)
-        self.pixel_scalings = nn.ModuleList(PixelScaling(checkpoint.normalise(camera)) for camera in cameras)
+        self.pixel_scalings = nn.ModuleList(
+            PixelScaling(checkpoint.normalise(camera), Resize(*camera.shape[1:])) for camera in cameras
+        )
         positions = torch.empty(0, width)
         if cameras:
             dilate = bool(checkpoint.setting("replace_final_stride_with_dilation", (int, bool)))
@@ -106,7 +110,10 @@ class Layer(nn.Module):
 
     def __init__(self, checkpoint: Checkpoint, width: int, parts: int) -> None:
         super().__init__()
-        hidden, activation = checkpoint.setting("dim_feedforward", int), checkpoint.setting("feedforward_activation", str)
+        hidden, activation = (
+            checkpoint.setting("dim_feedforward", int),
+            checkpoint.setting("feedforward_activation", str),
+        )
         if activation not in ACTIVATIONS:
             raise ModelError(f"feedforward_activation: {activation}; expected {' or '.join(ACTIVATIONS)}")
         self.heads = checkpoint.setting("n_heads", int)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,43 +15,41 @@ import onnx
 import onnxruntime
 import torch
 
-from edge_runtime.wire.messages import Joint
-from policy_server.export.checkpoint import IMAGES, STATE, Checkpoint
-from policy_server.export.parity import Floats, Observation
+from edge_runtime.wire.messages import Floats
+from policy_server.bundle import FORMAT, IMAGES, MANIFEST, STATE
+from policy_server.export.checkpoint import ACTION, Checkpoint
+from policy_server.export.parity import Observation
+from policy_server.export.policies import Policy
+from policy_server.export.request import Request
 
-FORMAT = 1
-MANIFEST, REFERENCE = "manifest.json", "reference.npz"
+REFERENCE = "reference.npz"
 
 
 def write_reference(folder: Path, observation: Observation, actions: Floats) -> None:
-    """The pair that `export-onnx --check` and the server's start repeat: inputs by name, and `action`."""
-    np.savez_compressed(folder / REFERENCE, action=actions, **observation)
+    """The pair that `export-onnx --check` repeats: an engine's inputs by name, and `action`."""
+    arrays: dict[str, Any] = {ACTION: actions, **observation}
+    np.savez_compressed(folder / REFERENCE, **arrays)
 
 
 def write_manifest(
     folder: Path,
-    checkpoint: Checkpoint,
-    *,
     name: str,
-    joints: Sequence[Joint],
-    fps: float,
+    checkpoint: Checkpoint,
+    policy: Policy,
+    request: Request,
     graphs: Mapping[str, str],
-    precision: str,
-    robot_type: str | None,
     parity: Mapping[str, Any],
-    opset: int,
-    stated: Mapping[str, Any],
 ) -> None:
     """`manifest.json`, last of all, since it holds the digests of every other file in `folder`."""
-    outside = {checkpoint.outside(feature): feature for feature in checkpoint.inputs}
+    outside = dict(zip(policy.inputs, policy.features, strict=True))
     manifest = {
         "format": FORMAT,
         "name": name,
-        "type": checkpoint.type,
-        "precision": precision,
-        "joints": [asdict(joint) for joint in joints],
+        "type": checkpoint.policy_type,
+        "precision": request.precision,
+        "joints": [asdict(joint) for joint in request.joints],
         "cameras": [
-            {"name": key.removeprefix(IMAGES), "height": feature.shape[1], "width": feature.shape[2]}
+            dict(zip(("name", "height", "width"), (key.removeprefix(IMAGES), *checkpoint.frame(feature)), strict=True))
             for key, feature in outside.items()
             if feature.type == "VISUAL"
         ],
@@ -62,25 +60,25 @@ def write_manifest(
         ],
         "chunk_size": checkpoint.setting("chunk_size", int),
         "action_dim": checkpoint.action.shape[0],
-        "fps": fps,
-        "uses_task": False,
+        "fps": request.fps,
+        "uses_task": policy.uses_task,
         "temporal_ensemble_coeff": checkpoint.config.get("temporal_ensemble_coeff"),
-        "robot_type": robot_type,
+        "robot_type": request.robot_type,
         "graphs": dict(graphs),
-        "files": {path.name: file_entry(path) for path in sorted(folder.iterdir())},
-        "provenance": provenance(checkpoint, opset, stated),
+        "files": {path.name: digest_of(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST},
+        "provenance": provenance(checkpoint, request),
         "parity": dict(parity),
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
-def file_entry(path: Path) -> dict[str, Any]:
+def digest_of(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
 
 
-def provenance(checkpoint: Checkpoint, opset: int, stated: Mapping[str, Any]) -> dict[str, Any]:
+def provenance(checkpoint: Checkpoint, request: Request) -> dict[str, Any]:
     """Where the bundle comes from; of the checkpoint's place only the folder's own name."""
     return {
         "checkpoint": checkpoint.folder.resolve().name,
@@ -89,6 +87,6 @@ def provenance(checkpoint: Checkpoint, opset: int, stated: Mapping[str, Any]) ->
         "torch": torch.__version__,
         "onnx": onnx.__version__,
         "onnxruntime": onnxruntime.__version__,
-        "opset": opset,
-        "stated_by_user": dict(stated),
+        "opset": request.opset,
+        "stated_by_user": dict(request.stated),
     }

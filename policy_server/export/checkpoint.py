@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-from edge_runtime.errors import ModelError
+from edge_runtime.errors import ConfigError, ModelError, UsageError
+from policy_server.bundle import IMAGES, STATE
 from policy_server.export import pipeline
-from policy_server.export.normalisation import Affine, normalise, unnormalise
-from policy_server.export.statistics import Normalisation, from_steps
+from policy_server.export.hub import cached
+from policy_server.export.normalisation import Affine, Statistics, normalise, unnormalise
+from policy_server.export.statistics import Normalisation, from_steps, from_weights
 from policy_server.export.weights import digest, read_weights, weight_files
 
-STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
-TYPES = ("act",)
+ACTION = "action"
+TYPES = ("act", "smolvla")
 T = TypeVar("T")
+Sizes = Mapping[str, tuple[int, int]]  # camera, or "" for all -> (height, width)
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,20 @@ class Checkpoint:
     """All that a policy is, before any module is built.
 
     `inputs` in the configuration's order, under the policy's own names; `renamed` maps those to the names under which
-    the robot gives them. `tensors` are float32 and keep the checkpoint's names.
+    the robot gives them; `frames` holds the sizes of frames that are not those of the feature. `tensors` are float32
+    and keep the checkpoint's names; `pre` are the steps of its pre-processor, none up to LeRobot 0.3.
     """
 
     folder: Path
-    type: str
+    policy_type: str
     config: Mapping[str, Any]
     inputs: tuple[Feature, ...]
     action: Feature
     tensors: Mapping[str, Tensor]
     normalisation: Normalisation
+    pre: Mapping[str, pipeline.Step]
     renamed: Mapping[str, str]
+    frames: Sizes
     weights_sha256: str
 
     def setting(self, name: str, kind: type[T] | tuple[type[T], ...]) -> T:
@@ -63,6 +70,11 @@ class Checkpoint:
         """The name under which the robot gives `feature`."""
         return self.renamed.get(feature.name, feature.name)
 
+    def frame(self, camera: Feature) -> tuple[int, int]:
+        """Height and width of the frames that the robot gives for `camera`."""
+        height, width = camera.shape[1:]
+        return self.frames.get(self.outside(camera).removeprefix(IMAGES), self.frames.get("", (height, width)))
+
     def normalise(self, feature: Feature) -> Affine:
         """What takes raw values of an input to the network's; per colour for images in 0..1."""
         chosen = self.normalisation
@@ -75,26 +87,62 @@ class Checkpoint:
         mode = chosen.modes.get("ACTION", "IDENTITY")
         return unnormalise(ACTION, mode, chosen.outputs.get(ACTION, {}), self.action.shape[0], chosen.rule)
 
+    def draw(self, feature: Feature, count: int, random: np.random.Generator) -> npt.NDArray[Any]:
+        """`count` plausible raw values of an input: uniform pixels, or numbers spread as the training data were."""
+        if feature.type == "VISUAL":
+            return random.integers(0, 256, (count, *self.frame(feature), 3), dtype=np.uint8)
+        affine = self.normalise(feature)
+        normal = random.standard_normal((count, *feature.shape))
+        return ((normal - affine.offset) / affine.scale + affine.centre).astype(np.float32)
 
-def load(folder: Path) -> Checkpoint:
-    """Read the checkpoint in `folder`. Raises ModelError with the file and the reason when it cannot be exported."""
+
+def locate(name: str) -> Path:
+    """The folder that `name` means: a path, or a hub id that is in the local cache. Raises UsageError."""
+    folder = Path(name) if Path(name).is_dir() else cached(name)
+    if folder is None:
+        raise UsageError(f"checkpoint: {name} is neither a folder nor a repository in the local Hugging Face cache")
+    return folder
+
+
+def load(folder: Path, statistics: Statistics | None = None, frames: Sizes | None = None) -> Checkpoint:
+    """Read the checkpoint in `folder`; `statistics` stand in for its own, `frames` for its cameras' sizes.
+
+    Raises ModelError with the file and the reason when it cannot be exported, ConfigError for a camera it lacks.
+    """
     config = read_config(folder)
-    pre = pipeline.read_steps(folder / pipeline.PRE)
-    post = pipeline.read_steps(folder / pipeline.POST)
-    inputs = tuple(features(config, "input_features"))
+    inputs = features(config, "input_features")
     outputs = {feature.name: feature for feature in features(config, "output_features")}
     if set(outputs) != {ACTION}:
         raise ModelError(f"output_features: {', '.join(outputs) or 'none'}; expected action alone")
     check_inputs(inputs)
+    tensors = read_weights(folder)
+    pre: dict[str, pipeline.Step] = {}
+    if (folder / pipeline.PRE).is_file() or (folder / pipeline.POST).is_file():
+        pre, post = (pipeline.read_steps(folder / name) for name in (pipeline.PRE, pipeline.POST))
+        normalisation = from_steps(pre, post)
+        check_scaled(inputs, normalisation, pre)
+    else:
+        tensors, normalisation = from_weights(
+            tensors,
+            config.get("normalization_mapping") or {},
+            [*(feature.name for feature in inputs), ACTION],
+            bool(statistics),
+        )
+    if statistics is not None:
+        normalisation = Normalisation(normalisation.modes, normalisation.rule, statistics, statistics)
+    names = renamed(inputs, pre)
+    check_frames(frames or {}, [names.get(feature.name, feature.name) for feature in inputs])
     return Checkpoint(
         folder=folder,
-        type=config["type"],
+        policy_type=config["type"],
         config=config,
         inputs=inputs,
         action=outputs[ACTION],
-        tensors=read_weights(folder),
-        normalisation=from_steps(pre, post),
-        renamed=renamed(inputs, pre),
+        tensors=tensors,
+        normalisation=normalisation,
+        pre=pre,
+        renamed=names,
+        frames=frames or {},
         weights_sha256=digest(weight_files(folder)),
     )
 
@@ -115,17 +163,19 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelError("use_peft: the weights are an adapter; merge it into its base model and save that")
     if config.get("n_obs_steps", 1) != 1:
         raise ModelError(
-            f"n_obs_steps: {config['n_obs_steps']} past observations feed the policy, and a robot sends one; expected 1"
+            f"n_obs_steps: the policy looks at {config['n_obs_steps']} observations, and a robot sends one; expected 1"
         )
+    if config.get("use_relative_actions"):
+        raise ModelError("use_relative_actions: the policy predicts actions relative to the state; train without it")
     return config
 
 
-def features(config: Mapping[str, Any], key: str) -> list[Feature]:
+def features(config: Mapping[str, Any], key: str) -> tuple[Feature, ...]:
     try:
-        return [
+        return tuple(
             Feature(name, entry["type"], tuple(int(size) for size in entry["shape"]))
             for name, entry in config[key].items()
-        ]
+        )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelError(f"config.json: {key} is not a table of features with type and shape") from error
 
@@ -138,26 +188,36 @@ def check_inputs(inputs: tuple[Feature, ...]) -> None:
         if feature.type == "VISUAL" and feature.shape[0] != 3:
             raise ModelError(f"input_features: {feature.name} has {feature.shape[0]} channels, expected 3 (RGB)")
     if STATE not in {feature.name for feature in inputs}:
-        raise ModelError(f"input_features: no {STATE}, without which a robot cannot be asked for its joints")
+        raise ModelError(f"input_features: no {STATE}; a policy that does not look at the joints is not supported")
+
+
+def check_scaled(inputs: tuple[Feature, ...], normalisation: Normalisation, pre: Mapping[str, pipeline.Step]) -> None:
+    """A feature that LeRobot's normaliser does not list passes it raw, which nobody meant."""
+    listed = pre[pipeline.NORMALISE].config.get("features") or {}
+    for feature in inputs:
+        mode = normalisation.modes.get(feature.type, "IDENTITY")
+        if mode != "IDENTITY" and feature.name not in listed:
+            raise ModelError(
+                f"{pipeline.NORMALISE}: {feature.name} is missing from its features, so its {mode} is void"
+            )
+
+
+def check_frames(frames: Sizes, names: list[str]) -> None:
+    for camera in frames:
+        if camera and IMAGES + camera not in names:
+            cameras = ", ".join(name.removeprefix(IMAGES) for name in names if name.startswith(IMAGES))
+            raise ConfigError(f"image_size: {camera} is not a camera of this policy ({cameras or 'it has none'})")
 
 
 def renamed(inputs: tuple[Feature, ...], pre: Mapping[str, pipeline.Step]) -> dict[str, str]:
     """The policy's name -> the robot's name, from LeRobot's `rename_map` (robot's name -> policy's name)."""
-    step = pre.get("rename_observations_processor")
-    forward = dict(step.config.get("rename_map") or {}) if step else {}
+    step = pre.get(pipeline.RENAME)
+    forward: dict[str, str] = dict(step.config.get("rename_map") or {}) if step else {}
     backward = {new: old for old, new in forward.items()}
     outside = [backward.get(feature.name, feature.name) for feature in inputs]
-    lost = [name for name, feature in zip(outside, inputs, strict=True) if name in forward and forward[name] != feature.name]
-    if len(backward) != len(forward) or len(set(outside)) != len(outside) or lost:
-        raise ModelError(f"rename_map: {json.dumps(forward)} leaves two features with one name")
+    taken = [
+        name for name, feature in zip(outside, inputs, strict=True) if forward.get(name, feature.name) != feature.name
+    ]
+    if len(backward) != len(forward) or len(set(outside)) != len(outside) or taken:
+        raise ModelError(f"rename_map: {json.dumps(forward)} does not give every input of the policy a name of its own")
     return backward
-
-
-def draw(checkpoint: Checkpoint, feature: Feature, count: int, random: np.random.Generator) -> np.ndarray:
-    """`count` plausible raw values of an input: uniform pixels, or numbers spread as the training data were."""
-    if feature.type == "VISUAL":
-        _, height, width = feature.shape
-        return random.integers(0, 256, (count, height, width, 3), dtype=np.uint8)
-    affine = checkpoint.normalise(feature)
-    normal = random.standard_normal((count, *feature.shape))
-    return ((normal - affine.offset) / affine.scale + affine.centre).astype(np.float32)

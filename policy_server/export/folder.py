@@ -13,17 +13,18 @@ from edge_runtime.errors import OutputError
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A sibling to write into, which becomes `path` when the block ends well and is removed when it does not.
+    """A folder to write into, which becomes `path` when the block ends well and is removed when it does not.
 
     Raises OutputError when `path` exists, cannot be created, or the disk fills up on the way.
     """
     if path.exists() or path.is_symlink():
         raise OutputError(f"output: {path} exists; remove it or choose another folder")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    home = next(folder for folder in path.absolute().parents if folder.exists())  # on the same disk as `path`
+    partial = home / f".{path.name}.{os.getpid()}.partial"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         yield partial
+        path.parent.mkdir(parents=True, exist_ok=True)
         partial.rename(path)
     except OSError as error:
         raise OutputError(f"output: cannot write {path}: {error.strerror or error}") from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from edge_runtime.errors import ModelError, OutputError
+from edge_runtime.errors import ModelError
 
+Axes = Mapping[int, str]  # dimension -> the name of what varies along it
+BATCH = "batch"
 OPSETS = range(18, 24)  # 18 is what torch's exporter writes; it converts upwards
 MAX_INLINE_BYTES = 1_900_000_000  # protobuf ends at 2 GB; above, the weights go beside the graph
 MIN_HALVED = 1024  # smaller tensors are not worth a node
@@ -31,49 +35,59 @@ def round_weights(module: nn.Module) -> None:
             parameter.data = rounded
 
 
+@dataclass(frozen=True)
+class GraphOptions:
+    """`halve`: store as float16 the weights that `round_weights` prepared; `dynamic`: not only the batch is free."""
+
+    opset: int = OPSETS[0]
+    halve: bool = False
+    dynamic: bool = False
+
+
 def export_graph(
     module: nn.Module,
-    example: Sequence[Tensor],
-    inputs: Sequence[str],
+    inputs: Mapping[str, Tensor],
     outputs: Sequence[str],
     path: Path,
-    *,
-    opset: int,
-    halve: bool,
-    dynamic: bool = True,
+    options: GraphOptions,
+    free: Mapping[str, Axes] | None = None,
 ) -> None:
-    """Write `module` to `path`, checked, with the batch (the first dimension) free if `dynamic`.
+    """Write `module` to `path`, checked; `inputs` are examples of its arguments, in order.
 
-    `example` must have a batch of 2: torch would take a 1 for a constant. `halve` stores as float16, with a Cast back,
-    the weights that `round_weights` prepared: the arithmetic stays float32. Raises ModelError when torch or ONNX
-    refuse, OutputError when the file cannot be written.
+    The first dimension of every input is the batch and stays free, or what `free` says of it, where all that is not
+    the batch stays free only if `options.dynamic`. Examples have a batch of 2: torch would take a 1 for a constant.
+    Raises ModelError when torch or ONNX refuse, OutputError when the file cannot be written.
     """
-    shapes = tuple({0: torch.export.Dim("batch", min=1)} if dynamic else {} for _ in example)
-    takes_many = module.forward.__code__.co_flags & 0x04  # *args: one argument, for torch a nest of shapes
+    shapes = tuple(
+        {
+            axis: torch.export.Dim(name, min=1)
+            for axis, name in (free or {}).get(key, {0: BATCH}).items()
+            if name == BATCH or options.dynamic
+        }
+        for key in inputs
+    )
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
     try:
         with quiet():
             program = torch.onnx.export(
                 module,
-                tuple(example),
+                tuple(inputs.values()),
                 input_names=list(inputs),
                 output_names=list(outputs),
-                opset_version=opset,
+                opset_version=options.opset,
                 dynamo=True,
-                dynamic_shapes=(shapes,) if takes_many else shapes,
+                dynamic_shapes=(shapes,) if variadic else shapes,  # all of *args are one argument to torch
                 verbose=False,
             )
-        assert program is not None
-        model = program.model_proto
     except torch.onnx.errors.OnnxExporterError as error:
-        raise ModelError(f"torch {torch.__version__} could not export {path.name}: {error}") from error
+        raise ModelError(f"{path.name}: torch {torch.__version__} could not export it: {error}") from error
+    assert program is not None
+    model = program.model_proto
     strip(model)
-    if halve:
+    if options.halve:
         store_halves(model)
     large = model.ByteSize() > MAX_INLINE_BYTES
-    try:
-        onnx.save_model(model, str(path), save_as_external_data=large, location=f"{path.name}.data")
-    except OSError as error:
-        raise OutputError(f"cannot write {path.name}: {error.strerror or error}") from error
+    onnx.save_model(model, str(path), save_as_external_data=large, location=f"{path.name}.data")
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -82,7 +96,14 @@ def export_graph(
 
 def strip(model: onnx.ModelProto) -> None:
     """Drop the stack traces that torch leaves in every node: half a megabyte of paths on the exporting machine."""
-    for item in (*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph, model):
+    for item in (
+        *model.graph.node,
+        *model.graph.value_info,
+        *model.graph.input,
+        *model.graph.output,
+        model.graph,
+        model,
+    ):
         del item.metadata_props[:]
         item.doc_string = ""
     for function in model.functions:
@@ -91,7 +112,7 @@ def strip(model: onnx.ModelProto) -> None:
 
 
 def store_halves(model: onnx.ModelProto) -> None:
-    """Every initializer that survives float16 unchanged is stored so, and cast back; a runtime folds the Cast at load."""
+    """Every initializer that float16 leaves unchanged is stored so, and cast back; a runtime folds the Cast at load."""
     casts = []
     for tensor in model.graph.initializer:
         if tensor.data_type != TensorProto.FLOAT or np.prod(tensor.dims, dtype=np.int64) < MIN_HALVED:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as OnnxError
 
 from edge_runtime.errors import ModelError
+from edge_runtime.wire.messages import Floats
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 Observation = Mapping[str, Array]  # input name -> values, batch first
-Floats = npt.NDArray[np.float32]
 SINGLES, BATCH = 13, 3
 MAX_NORMALISED, MAX_UNITS = 1e-4, 1e-3  # beyond what the order of float32 sums explains, it is another policy
 
@@ -30,8 +28,10 @@ class Difference:
     max_abs_normalised: float
 
     @classmethod
-    def of(cls, expected: Sequence[Floats], actual: Sequence[Floats], scale: npt.NDArray[np.float64]) -> Difference:
-        """Over pairs of (B, chunk, joints) actions in joint units; `scale` is joint units per normalised unit.
+    def of(
+        cls, expected: Sequence[Floats], actual: Sequence[Floats], scale: npt.NDArray[np.float64] | float = np.inf
+    ) -> Difference:
+        """Over pairs of (B, chunk, joints) actions in joint units; `scale`, where known, is a normalised unit in them.
 
         Raises ModelError when a shape differs or a number is not finite.
         """
@@ -62,25 +62,9 @@ def random_observations(draw: Callable[[int], Observation]) -> list[Observation]
     return [draw(1) for _ in range(SINGLES)] + [draw(BATCH)]
 
 
-def rows(observation: Observation) -> list[Observation]:
-    """A stored batch of n as n single observations and a batch of three (rows repeated if it has fewer)."""
+def cases(observation: Observation) -> list[Observation]:
+    """A stored batch of n as n single observations, and a batch of three (of the same, if there are fewer)."""
     count = len(next(iter(observation.values())))
     singles = [{name: values[i : i + 1] for name, values in observation.items()} for i in range(count)]
     picks = np.arange(BATCH) % count
     return [*singles, {name: values[picks] for name, values in observation.items()}]
-
-
-def open_graph(path: Path) -> Callable[[Observation], Floats]:
-    """The graph in `path` on the CPU, as a function from inputs to its first output. Raises ModelError on a bad file."""
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except (OnnxError.Fail, OnnxError.InvalidGraph, OnnxError.InvalidProtobuf, OnnxError.NotImplemented) as error:
-        raise ModelError(f"{path.name}: ONNX Runtime {onnxruntime.__version__} cannot load it: {error}") from error
-
-    def run(observation: Observation) -> Floats:
-        actions: Floats = session.run(None, dict(observation))[0]
-        return actions
-
-    return run

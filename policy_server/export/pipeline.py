@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edge_runtime.errors import ModelError
 
 PRE, POST = "policy_preprocessor.json", "policy_postprocessor.json"
-KNOWN = {  # in the order in which LeRobot chains them; another order would mean another computation
+RENAME, NORMALISE, UNNORMALISE = "rename_observations_processor", "normalizer_processor", "unnormalizer_processor"
+KNOWN = {
     PRE: (
-        "rename_observations_processor",
+        RENAME,
         "to_batch_processor",
         "smolvla_new_line_processor",
         "tokenizer_processor",
         "device_processor",
-        "normalizer_processor",
+        NORMALISE,
     ),
-    POST: ("unnormalizer_processor", "device_processor"),
+    POST: (UNNORMALISE, "device_processor"),
 }
+BEFORE = ((RENAME, NORMALISE), ("smolvla_new_line_processor", "tokenizer_processor"))  # else they compute otherwise
 WHY = {
     "relative_actions_processor": "the policy predicts actions relative to the state",
     "absolute_actions_processor": "the policy predicts actions relative to the state",
@@ -32,35 +34,46 @@ WHY = {
 
 @dataclass(frozen=True)
 class Step:
-    """One processor: its registry name, its configuration, the file of its tensors and the folders it refers to."""
+    """One processor: its registry name, its configuration, the file of its tensors, the files it refers to."""
 
     name: str
     config: Mapping[str, Any]
-    state_file: Path | None = None
-    artifacts: Mapping[str, Any] = field(default_factory=dict)
+    state_file: Path | None
+    artifacts: Any
 
 
 def read_steps(path: Path) -> dict[str, Step]:
-    """The steps of a processor file by name. Raises ModelError on one that we do not know, or in another order."""
-    steps: dict[str, Step] = {}
+    """The steps of a processor file by name, without those switched off.
+
+    Raises ModelError on one that we do not know, that comes twice, or that comes in an order we do not know.
+    """
     try:
-        entries = json.loads(path.read_text())["steps"]
-        for entry in entries:
-            name = entry.get("registry_name") or entry["class"]
-            state = entry.get("state_file")
-            state_file = path.parent / Path(state).name if state else None
-            steps[name] = Step(name, entry.get("config") or {}, state_file, entry.get("artifacts") or {})
+        entries = [step_of(entry, path.parent) for entry in json.loads(path.read_text())["steps"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path.name}: not a LeRobot processor file ({type(error).__name__}: {error})") from error
-    known = KNOWN[path.name]
-    for name in steps:
-        if name not in known:
+    entries = [step for step in entries if step.config.get("enabled") is not False]
+    names = [step.name for step in entries]
+    for name in names:
+        if name not in KNOWN[path.name]:
             why = WHY.get(name, "it would change the policy's inputs or outputs")
             raise ModelError(f"{path.name}: the step {name} is not supported: {why}; train or save without it")
-    order = [known.index(name) for name in steps]
-    if order != sorted(order) or len(steps) != len(entries):
-        raise ModelError(f"{path.name}: steps {', '.join(steps)}; expected each once, in the order {', '.join(known)}")
+        if names.count(name) > 1:
+            raise ModelError(f"{path.name}: the step {name} comes {names.count(name)} times; expected once")
+    for first, second in BEFORE:
+        if first in names and second in names and names.index(first) > names.index(second):
+            raise ModelError(f"{path.name}: {second} comes before {first}; expected it after")
+    steps = dict(zip(names, entries, strict=True))
     dtype = steps["device_processor"].config.get("float_dtype") if "device_processor" in steps else None
     if dtype not in (None, "float32"):
         raise ModelError(f"{path.name}: float_dtype {dtype} rounds the inputs; expected float32 or null")
     return steps
+
+
+def step_of(entry: Mapping[str, Any], folder: Path) -> Step:
+    state = entry.get("state_file")
+    return Step(
+        name=entry.get("registry_name") or entry["class"],
+        config=entry.get("config") or {},
+        state_file=folder / Path(state).name if state else None,
+        artifacts=entry.get("artifacts"),
+    )

@@ -2,48 +2,87 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from edge_runtime.errors import ModelError
-from policy_server.export.checkpoint import IMAGES, STATE, Feature
-from policy_server.export.parity import Array, Floats
+from edge_runtime.wire.messages import Floats
+from policy_server.bundle import IMAGES, STATE, TASK
+from policy_server.engines.guidance import weights
+from policy_server.engines.smolvla import NOISE, PREVIOUS, WEIGHTS
+from policy_server.export.checkpoint import Checkpoint
+from policy_server.export.parity import Array, Observation
+from policy_server.export.policies import Policy
+
+GUIDED = re.compile(r"actions_(?P<schedule>zeros|ones|linear|exp)_delay(?P<delay>\d+)_horizon(?P<horizon>\d+)$")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Raw inputs by the policy's feature names and the (B, chunk, joints) actions in joint units that belong to them."""
+    """Engine inputs, batch first, and LeRobot's (B, chunk, joints) actions in joint units that belong to them."""
 
     name: str
-    inputs: dict[str, Array]
+    observation: Observation
     actions: Floats
 
 
-def find(folder: Path) -> Path | None:
-    """`reference.npz` in the checkpoint's folder or beside it."""
-    return next((path for path in (folder / "reference.npz", folder.parent / "reference.npz") if path.is_file()), None)
+def find(checkpoint: Checkpoint, policy: Policy) -> Iterator[Reference]:
+    """The pairs stored in the checkpoint's folder or beside it. Raises ModelError when they are another policy's."""
+    for folder in (checkpoint.folder, checkpoint.folder.parent):
+        if (path := folder / "reference.npz").is_file():
+            plain = read(path, checkpoint, policy)
+            yield plain
+            if (guided := folder / "reference_rtc.npz").is_file():
+                yield from read_guided(guided, plain.observation)
+            return
 
 
-def read(path: Path, features: Sequence[Feature]) -> Reference:
-    """A stored pair for `features`, batched if need be. Raises ModelError when it does not fit them."""
+def read(path: Path, checkpoint: Checkpoint, policy: Policy) -> Reference:
+    """A stored observation, under the policy's feature names or their short ones, and its `actions`."""
+    arrays = stored(path)
+    inputs: dict[str, Array] = {}
+    for feature in policy.features:
+        short = "state" if feature.name == STATE else f"image_{feature.name.removeprefix(IMAGES)}"
+        array = arrays[feature.name] if feature.name in arrays else entry(path, arrays, short)[None]
+        frame = (*checkpoint.frame(feature), 3) if feature.type == "VISUAL" else feature.shape
+        if array.shape[1:] != frame:
+            raise ModelError(f"{path.name}: {feature.name} is {list(array.shape[1:])}, the policy takes {list(frame)}")
+        inputs[checkpoint.outside(feature)] = array
+    if policy.uses_task:
+        inputs[TASK] = np.atleast_1d(entry(path, arrays, TASK))
+        inputs[NOISE] = entry(path, arrays, NOISE)
+    return Reference(path.name, inputs, entry(path, arrays, "actions"))
+
+
+def read_guided(path: Path, observation: Observation) -> Iterator[Reference]:
+    """LeRobot's guided real-time chunking on the same observation: each schedule, delay and horizon that is stored."""
+    arrays = stored(path)
+    left = entry(path, arrays, "left_over")
+    for name, actions in arrays.items():
+        if match := GUIDED.match(name):
+            rows = actions.shape[1]
+            previous = np.zeros((1, rows, left.shape[1]), np.float32)
+            previous[0, : len(left)] = left
+            held = weights(match["schedule"], int(match["delay"]), int(match["horizon"]), rows)  # type: ignore[arg-type]
+            guidance = {NOISE: entry(path, arrays, NOISE), PREVIOUS: previous, WEIGHTS: held[None]}
+            yield Reference(f"{path.name} {name.removeprefix('actions_')}", {**observation, **guidance}, actions)
+
+
+def stored(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ModelError(f"{path.name}: not a stored reference ({error})") from error
-    inputs: dict[str, Array] = {}
-    for feature in features:
-        short = "state" if feature.name == STATE else f"image_{feature.name.removeprefix(IMAGES)}"
-        if feature.name in arrays:
-            inputs[feature.name] = arrays[feature.name]
-        elif short in arrays:
-            inputs[feature.name] = arrays[short][None]
-        else:
-            raise ModelError(f"{path.name}: {feature.name} is missing; it belongs to another policy")
-    if "actions" not in arrays:
-        raise ModelError(f"{path.name}: actions is missing; expected LeRobot's output in joint units")
-    return Reference(path.name, inputs, arrays["actions"])
+
+
+def entry(path: Path, arrays: Mapping[str, Any], name: str) -> Any:
+    if name not in arrays:
+        raise ModelError(f"{path.name}: {name} is missing; it belongs to another policy")
+    return arrays[name]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -30,7 +29,9 @@ class BasicBlock(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int, dilation: int) -> None:
         super().__init__()
         if dilation > 1:
-            raise ModelError("replace_final_stride_with_dilation: ResNet-18 and -34 have no dilated blocks; set it to 0")
+            raise ModelError(
+                "replace_final_stride_with_dilation: ResNet-18 and -34 have no dilated blocks; set it to 0"
+            )
         self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1)
         self.downsample = shortcut(inputs, width, stride)

@@ -31,11 +31,12 @@ class Scaling(nn.Module):
 
 
 class PixelScaling(nn.Module):
-    """(B, H, W, 3) uint8 -> (B, 3, H, W) float32, normalised colour by colour."""
+    """(B, H, W, 3) uint8 -> (B, 3, height, width) float32, resized if need be, normalised colour by colour."""
 
-    def __init__(self, affine: Affine) -> None:
+    def __init__(self, affine: Affine, resize: nn.Module | None = None) -> None:
         super().__init__()
+        self.resize = resize or nn.Identity()
         self.scaling = Scaling(affine.for_pixels(), trailing=2)
 
     def forward(self, frames: Tensor) -> Tensor:
-        return self.scaling(frames.permute(0, 3, 1, 2).float())  # bytes are moved, not floats
+        return self.scaling(self.resize(frames.permute(0, 3, 1, 2).float()))  # bytes are moved, not floats

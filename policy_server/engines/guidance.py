@@ -1,0 +1,44 @@
+"""The numbers of guided real-time chunking (Black et al. 2025, arXiv:2506.07339), as LeRobot computes them.
+
+A new chunk is pulled, row by row, towards what is left of the last one, so that it continues it. `weights` says how
+much each row is held, `gains` how hard the flow is pulled at each denoising step; the step graph does the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from edge_runtime.wire.messages import Floats
+
+Schedule = Literal["zeros", "ones", "linear", "exp"]
+MAX_GAIN = 10.0  # LeRobot's `max_guidance_weight`
+
+
+def gains(steps: int, largest: float = MAX_GAIN) -> Floats:
+    """(steps,) from t = 1 down: min((t/τ)·(t² + τ²)/t², largest) with τ = 1 − t; the first is `largest`."""
+    t = 1 - np.arange(steps) / steps
+    tau = 1 - t
+    with np.errstate(divide="ignore"):
+        gain = (t / tau) * (t**2 + tau**2) / t**2
+    return np.minimum(gain, largest).astype(np.float32)
+
+
+def weights(schedule: Schedule, delay: int, horizon: int, rows: int) -> Floats:
+    """(rows,): 1 for the first `delay`, which will have run before the chunk arrives, then falling to 0 at `horizon`.
+
+    `linear` falls evenly, `exp` faster; `ones` stays at 1 up to the horizon, `zeros` drops behind the delay.
+    """
+    horizon = min(horizon, rows)
+    delay = min(delay, horizon)
+    held = np.zeros(rows)
+    held[:delay] = 1
+    between = np.linspace(1, 0, horizon - delay + 2)[1:-1]
+    if schedule == "ones":
+        held[delay:horizon] = 1
+    elif schedule == "linear":
+        held[delay:horizon] = between
+    elif schedule == "exp":
+        held[delay:horizon] = between * np.expm1(between) / (np.e - 1)
+    return held.astype(np.float32)

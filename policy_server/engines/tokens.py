@@ -1,0 +1,61 @@
+"""A task's text as the tokens a vision-language-action policy was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_runtime.errors import ConfigError, ModelError
+
+
+class Tokenizer:
+    """The `tokenizer.json` of a bundle: LeRobot's newline at the end of every text, and at most `length` tokens."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        """Raises ConfigError when `tokenizers` is not installed, ModelError when the file cannot be read."""
+        try:
+            self._tokenizer: Any = import_tokenizers().Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            if isinstance(error, ConfigError):
+                raise
+            raise ModelError(f"{path.name}: tokenizers cannot read it: {error}") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(length)
+        self.length = length
+
+    def __call__(self, texts: Sequence[str], width: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """(texts, width) tokens, padded on the right with 0, and True where they are not padding.
+
+        `width` of 0 takes the longest text's length.
+        """
+        rows = [self._tokenizer.encode(text if text.endswith("\n") else f"{text}\n").ids for text in texts]
+        width = width or max(map(len, rows))
+        tokens = np.zeros((len(rows), width), np.int64)
+        mask = np.zeros((len(rows), width), np.bool_)
+        for index, row in enumerate(rows):
+            tokens[index, : len(row)] = row
+            mask[index, : len(row)] = True
+        return tokens, mask
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token by its text; None when the vocabulary lacks it."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self._tokenizer.get_vocab_size())
+
+
+def import_tokenizers() -> ModuleType:
+    """The tokenizers package, which only language policies need. Raises ConfigError."""
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ConfigError(f"tokenizers is missing ({error}): install edge-runtime[server]") from error
+    return tokenizers
