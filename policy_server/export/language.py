@@ -103,10 +103,10 @@ class LastLayer(nn.Module):
 class ExpertLayer(Block):
     """A layer of the action expert, which attends to itself and the prefix, or `crosses` to the prefix alone."""
 
-    def __init__(self, width: int, hidden: int, sizes: VlmSizes, crosses: bool) -> None:
+    def __init__(self, sizes: VlmSizes, crosses: bool) -> None:
         source = sizes.kv_heads * sizes.head if crosses else None
-        attention = Attention(width, sizes.head, sizes.heads, sizes.kv_heads, source)
-        super().__init__(width, hidden, sizes.text_epsilon, attention)
+        attention = Attention(sizes.expert_width, sizes.head, sizes.heads, sizes.kv_heads, source)
+        super().__init__(sizes.expert_width, sizes.expert_hidden, sizes.text_epsilon, attention)
         self.crosses = crosses
 
     def crossed(self, x: Tensor, projection: nn.Module) -> Tensor:
@@ -117,11 +117,10 @@ class ExpertLayer(Block):
 class Expert(nn.Module):
     """The action expert: as many layers as the language model, narrower."""
 
-    def __init__(self, sizes: VlmSizes, width: int, hidden: int, crosses: Sequence[bool]) -> None:
+    def __init__(self, sizes: VlmSizes, crosses: Sequence[bool]) -> None:
         super().__init__()
-        self.width = width
-        self.layers = nn.ModuleList(ExpertLayer(self.width, hidden, sizes, cross) for cross in crosses)
-        self.norm = RMSNorm(self.width, sizes.text_epsilon)
+        self.layers = nn.ModuleList(ExpertLayer(sizes, cross) for cross in crosses)
+        self.norm = RMSNorm(sizes.expert_width, sizes.text_epsilon)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:

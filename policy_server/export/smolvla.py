@@ -14,20 +14,11 @@ from torch import Tensor, nn
 from edge_runtime.errors import ModelError
 from policy_server.bundle import STATE
 from policy_server.export.checkpoint import Checkpoint, Feature
-from policy_server.export.language import (
-    FORBIDDEN,
-    Attention,
-    Block,
-    KeysAndValues,
-    RMSNorm,
-    attend,
-    rotary_table,
-    rotate,
-)
+from policy_server.export.language import FORBIDDEN, Block, Expert, Text, attend, rotary_table, rotate
 from policy_server.export.letterbox import Letterbox
 from policy_server.export.scaling import PixelScaling, Scaling
 from policy_server.export.vision import Vision
-from policy_server.export.vlm import VlmSizes, count_layers, sizes_of
+from policy_server.export.vlm import VlmSizes, sizes_of
 from policy_server.export.weights import load_strictly
 
 SHORT = {  # LeRobot's and transformers' long names -> ours
@@ -42,7 +33,6 @@ REFUSED = {
     "adapt_to_pi_aloha": "the policy converts Aloha's joints, which no robot of ours sends; train without it",
     "use_delta_joint_actions_aloha": "the policy predicts deltas, not joint targets; train without it",
 }
-EXPERT = "model.expert.layers."
 EMPTY_CAMERA = re.compile(r"observation\.images\.empty_camera_\d+$")
 
 
@@ -80,10 +70,8 @@ class SmolVLA(nn.Module):
         self.action_scaling = Scaling(checkpoint.unnormalise())
         self.vision = Vision(sizes, side)
         self.text = Text(sizes)
-        self.expert = Expert(
-            sizes, *tensors[f"{EXPERT}0.mlp.down_proj.weight"].shape, crossing(checkpoint, sizes, tensors)
-        )
-        inner = self.expert.width
+        self.expert = Expert(sizes, crossing(checkpoint, sizes))
+        inner = sizes.expert_width
         self.state_proj = nn.Linear(checkpoint.setting("max_state_dim", int), sizes.text_width)
         self.action_in_proj = nn.Linear(self.width, inner)
         self.action_out_proj = nn.Linear(inner, self.width)
@@ -210,7 +198,7 @@ class Step(nn.Module):
     def velocity(self, x: Tensor, step: Tensor, keys: Tensor, values: Tensor, used: Tensor) -> Tensor:
         """Which way the actions flow at `x`."""
         policy = self.policy
-        inner = policy.expert.width
+        inner = policy.action_in_proj.out_features
         here = policy.rotary[: policy.chunk]
         after = policy.rotary[used.to(torch.int64).sum(1)[:, None] + torch.arange(policy.chunk)][:, None]
         prefix = torch.where(used, 0.0, FORBIDDEN)[:, None, None, None]
@@ -266,9 +254,9 @@ def letterboxes(checkpoint: Checkpoint, cameras: Sequence[Feature]) -> tuple[int
     return width, [Letterbox(*frame, height, width) for frame in frames]
 
 
-def crossing(checkpoint: Checkpoint, sizes: VlmSizes, tensors: Mapping[str, Tensor]) -> list[bool]:
+def crossing(checkpoint: Checkpoint, sizes: VlmSizes) -> list[bool]:
     """Which layers of the expert attend to the prefix alone. Raises ModelError on depths that we do not pair up."""
-    depth = count_layers(tensors, EXPERT)
+    depth = sizes.expert_layers
     asked = checkpoint.config.get("num_vlm_layers", 0)
     if depth != sizes.text_layers or (asked > 0 and asked != depth):
         raise ModelError(

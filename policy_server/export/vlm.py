@@ -34,6 +34,9 @@ class VlmSizes:
     heads: int
     kv_heads: int
     vocabulary: int
+    expert_width: int
+    expert_hidden: int
+    expert_layers: int
     vision_width: int
     vision_hidden: int
     vision_layers: int
@@ -79,6 +82,7 @@ def sizes_of(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> VlmSiz
     vocabulary, text_width = shape("text.embed_tokens.weight")
     query = shape("text.layers.0.self_attn.q_proj.weight")[0]
     head = int(text.get("head_dim") or text_width // int(text["num_attention_heads"]))
+    expert_width, expert_hidden = shape("expert.layers.0.mlp.down_proj.weight")
     places, vision_width = shape("vision.embeddings.position_embedding.weight")
     return VlmSizes(
         text_width=text_width,
@@ -89,6 +93,9 @@ def sizes_of(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> VlmSiz
         heads=query // head,
         kv_heads=shape("text.layers.0.self_attn.k_proj.weight")[0] // head,
         vocabulary=vocabulary,
+        expert_width=expert_width,
+        expert_hidden=expert_hidden,
+        expert_layers=count_layers(tensors, "model.expert.layers."),
         vision_width=vision_width,
         vision_hidden=shape("vision.encoder.layers.0.mlp.fc1.weight")[0],
         vision_layers=count_layers(tensors, "model.vision.encoder.layers."),
