@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 WORDS = {
     "start": ("policy_server.cli:start", "serve exported policies to robots"),
 }
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> int:
@@ -72,18 +71,21 @@ def start(argv: list[str]) -> int:
 
 
 def _stop_on_signal(stop: Future[None]) -> None:
-    """Signals are taken by a thread of their own, so that no handler runs between two lines of another's work.
+    """The first signal stops the server in good order; the same one again does what it does by default.
 
-    The first one stops the server in good order; after it the signals do what they do by default.
+    A handler runs between two lines of the main thread, maybe inside a lock of `stop`: so it only wakes a thread.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # in every thread: those to come inherit it
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: signal.signal(number, signal.SIG_DFL))
+    threading.Thread(target=_stop_on_data, args=(stop, readable), name="signals", daemon=True).start()
 
-    def take() -> None:
-        signal.sigwait(_SIGNALS)
-        _finish(stop)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
-    threading.Thread(target=take, name="signals", daemon=True).start()
+def _stop_on_data(stop: Future[None], readable: int) -> None:
+    os.read(readable, 1)
+    _finish(stop)
 
 
 def _stop_on_end_of_stdin(stop: Future[None]) -> None:

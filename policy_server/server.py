@@ -26,7 +26,8 @@ from policy_server.service import SERVICE, SPARE_WORKERS, Model, PolicyService
 log = logging.getLogger(__name__)
 
 PROGRESS_S = 10.0
-STOP_S = 2.0
+STOP_S = 1.0
+WATCHERS = 8  # of health at once; any number may ask without watching
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # with it a second server would take half of the connections in silence
@@ -70,7 +71,7 @@ class PolicyServer:
         self._service = PolicyService(
             self._models, max_sessions=config.max_sessions, version=metadata.version("edge-runtime")
         )
-        self._health = health.HealthServicer()
+        self._health = health_servicer()
         self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         self._insecure = config.insecure
         workers = config.max_sessions + SPARE_WORKERS
@@ -122,3 +123,13 @@ class PolicyServer:
     def _report(self, status: int) -> None:
         for service in (health.OVERALL_HEALTH, SERVICE):
             self._health.set(service, status)
+
+
+def health_servicer() -> health.HealthServicer:
+    """Health whose watchers wait on threads of their own.
+
+    By default `set` would send to them under the servicer's lock, for which gRPC's one serving thread waits when a
+    watcher leaves at that moment: the whole server would stand still for ever (seen with 1.81).
+    """
+    watchers = ThreadPoolExecutor(WATCHERS, thread_name_prefix="health")
+    return health.HealthServicer(experimental_non_blocking=False, experimental_thread_pool=watchers)

@@ -77,11 +77,18 @@ class PolicyService:
         )
 
     def describe(self, request: bytes, context: grpc.ServicerContext) -> pb.ServerDescription:
+        for model in self._models.values():
+            if not model.scheduler.warm.done():
+                context.abort(grpc.StatusCode.UNAVAILABLE, f"{model.policy.name} is {model.scheduler.progress}")
         policies = tuple(model.policy for model in self._models.values())
         return codec.encode_description(ServerDescription(PROTOCOL_VERSION, self._version, policies))
 
     def act(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[pb.ServerMessage]:
-        outbox = Outbox(on_overflow=context.cancel)
+        def drop() -> None:
+            log.warning("%s dropped: it does not read what it is sent", unquote(context.peer()))
+            context.cancel()
+
+        outbox = Outbox(on_overflow=drop)
         try:
             self._enter(outbox, context)
             greeted: Future[Session] = Future()

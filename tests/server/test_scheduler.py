@@ -1,0 +1,221 @@
+"""Who is served when, with whom, and what happens to the others when it goes wrong."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from policy_server.scheduler import Scheduler, Timing, Work, batch_sizes
+
+
+class Echo:
+    """An engine that answers each state with itself, behind a gate; `log` holds the batches in their order."""
+
+    provider = "echo"
+
+    def __init__(self) -> None:
+        self.gate = threading.Semaphore(0)
+        self.entered: queue.SimpleQueue[list[float]] = queue.SimpleQueue()
+        self.spoil: Callable[[list[float]], None] = lambda states: None
+
+    def infer(self, batch: Mapping[str, Any]) -> Any:
+        states = batch["observation.state"][:, 0].tolist()
+        self.entered.put(states)
+        assert self.gate.acquire(timeout=10)
+        self.spoil(states)
+        return batch["observation.state"][:, None, :]
+
+    def warm_up(self, batch_sizes: Sequence[int], progress: Callable[[str], None]) -> None:
+        progress("echo")
+
+
+class Asker:
+    """A source that has one thing, and keeps what became of it."""
+
+    def __init__(self, name: float, urgency: float = 0.0) -> None:
+        self.name = name
+        self.urgency = urgency
+        self.answers: queue.SimpleQueue[tuple[Any, Timing] | Exception] = queue.SimpleQueue()
+
+    def take(self) -> Work | None:
+        inputs = {"observation.state": np.array([self.name], np.float32)}
+        return Work(
+            inputs, time.monotonic(), lambda actions, timing: self.answers.put((actions, timing)), self.answers.put
+        )
+
+    def answer(self) -> Any:
+        return self.answers.get(timeout=5)
+
+
+@contextmanager
+def running(engine: Echo, **settings: Any) -> Iterator[Scheduler]:
+    scheduler = Scheduler("echo", lambda: engine, **settings)
+    scheduler.start()
+    with ExitStack() as stack:
+        stack.callback(scheduler.stop)
+        stack.callback(engine.gate.release, 1000)
+        yield scheduler
+
+
+@pytest.fixture
+def engine() -> Echo:
+    return Echo()
+
+
+def test_the_engine_never_waits_for_company(engine: Echo) -> None:
+    with running(engine) as scheduler:
+        scheduler.submit(Asker(1))
+        assert engine.entered.get(timeout=5) == [1]
+
+
+def test_most_urgent_first_and_no_more_than_fit(engine: Echo) -> None:
+    with running(engine, max_batch=2) as scheduler:
+        scheduler.submit(Asker(0))
+        engine.entered.get(timeout=5)
+        for name in (3, 1, 4, 2, 5):
+            scheduler.submit(Asker(name, urgency=name))
+        engine.gate.release(4)
+        assert [sorted(engine.entered.get(timeout=5)) for _ in range(3)] == [[1, 2], [3, 4], [5]]
+
+
+def test_nobody_starves_behind_those_who_come_later(engine: Echo) -> None:
+    """Urgency is a time: a stream of fresh ones, each 1 s ahead, overtakes an ordinary one for that second only."""
+    patient = Asker(-1, urgency=2.5)
+    with running(engine, max_batch=1) as scheduler:
+        scheduler.submit(Asker(0))
+        engine.entered.get(timeout=5)
+        scheduler.submit(patient)
+        served = []
+        for now in range(6):
+            scheduler.submit(Asker(now, urgency=now - 1.0))
+            engine.gate.release()
+            served += engine.entered.get(timeout=5)
+        assert served == [0, 1, 2, 3, -1, 4]
+
+
+def test_a_window_gathers_company(engine: Echo) -> None:
+    with running(engine, max_batch=3, batch_window_s=10.0) as scheduler:
+        for name in (1, 2, 3):
+            scheduler.submit(Asker(name))
+        assert sorted(engine.entered.get(timeout=5)) == [1, 2, 3]
+
+
+def test_a_window_ends(engine: Echo) -> None:
+    with running(engine, batch_window_s=0.05) as scheduler:
+        scheduler.submit(Asker(1))
+        assert engine.entered.get(timeout=5) == [1]
+
+
+def test_one_that_raises_spoils_no_batch(engine: Echo) -> None:
+    def spoil(states: list[float]) -> None:
+        if 3 in states:
+            raise ValueError("three")
+
+    engine.spoil = spoil
+    engine.gate.release(100)
+    askers = [Asker(name) for name in range(1, 6)]
+    with running(engine, max_batch=5, batch_window_s=10.0) as scheduler:
+        for asker in askers:
+            scheduler.submit(asker)
+        for asker in askers:
+            answer = asker.answer()
+            if asker.name == 3:
+                assert str(answer) == "three"
+            else:
+                assert answer[0].tolist() == [[asker.name]]
+
+
+def test_a_batch_that_is_too_large_is_halved_and_served(engine: Echo) -> None:
+    def spoil(states: list[float]) -> None:
+        if len(states) > 2:
+            raise MemoryError
+
+    engine.spoil = spoil
+    engine.gate.release(100)
+    askers = [Asker(name) for name in range(4)]
+    with running(engine, max_batch=4, batch_window_s=10.0) as scheduler:
+        for asker in askers:
+            scheduler.submit(asker)
+        assert [asker.answer()[1].batch for asker in askers] == [2, 2, 2, 2]
+
+
+def test_the_stages_are_what_the_clock_says(engine: Echo) -> None:
+    asker = Asker(1)
+    with running(engine, inject_s=0.05) as scheduler:
+        scheduler.submit(asker)
+        engine.entered.get(timeout=5)
+        entered_s = time.monotonic()
+        engine.gate.release()
+        _, timing = asker.answer()
+        answered_s = time.monotonic()
+    assert 0.05 <= timing.inject <= answered_s - entered_s
+    assert timing.infer < answered_s - entered_s
+    assert min(timing.wait, timing.prepare, timing.infer) >= 0
+
+
+def test_an_injected_delay_holds_up_no_other_model(engine: Echo) -> None:
+    quick, asker = Echo(), Asker(2)
+    engine.gate.release(10)
+    quick.gate.release(10)
+    delayed = Asker(1)
+    with running(engine, inject_s=5.0) as slow, running(quick) as fast:
+        slow.submit(delayed)
+        engine.entered.get(timeout=5)
+        fast.submit(asker)
+        assert asker.answer()[0].tolist() == [[2]]
+        assert delayed.answers.empty()
+
+
+def test_a_stop_does_not_wait_for_an_injected_delay(engine: Echo) -> None:
+    engine.gate.release()
+    asker = Asker(1)
+    with running(engine, inject_s=60.0) as scheduler:
+        scheduler.submit(asker)
+        engine.entered.get(timeout=5)
+    assert asker.answer()[1].inject < 10
+
+
+def test_an_engine_that_cannot_be_had_is_told_to_who_waits_for_it() -> None:
+    def open_engine() -> Any:
+        raise OSError("no engine")
+
+    scheduler = Scheduler("none", open_engine)
+    scheduler.start()
+    with pytest.raises(OSError, match="no engine"):
+        scheduler.warm.result(5)
+    scheduler.stop()
+
+
+def test_a_thread_that_dies_is_noticed(engine: Echo) -> None:
+    class Broken(Asker):
+        def take(self) -> Work | None:
+            raise RuntimeError("a defect")
+
+    with running(engine) as scheduler:
+        scheduler.submit(Broken(1))
+        with pytest.raises(RuntimeError, match="a defect"):
+            scheduler.over.result(5)
+
+
+def test_a_source_that_has_gone_is_passed_over(engine: Echo) -> None:
+    class Gone(Asker):
+        def take(self) -> Work | None:
+            return None
+
+    with running(engine) as scheduler:
+        scheduler.submit(Gone(1))
+        scheduler.submit(Asker(2))
+        assert engine.entered.get(timeout=5) == [2]
+
+
+def test_batch_sizes_that_are_warmed_up() -> None:
+    assert batch_sizes(1) == [1]
+    assert batch_sizes(8) == [1, 2, 4, 8]
+    assert batch_sizes(6) == [1, 2, 4, 6]
