@@ -17,6 +17,7 @@ from edge_runtime.motors.feetech import (
     encode,
     error_names,
     frame,
+    is_possible,
 )
 
 GOALS = {1: 2048, 2: 1024, 3: 3072, 4: 2000, 5: 2047, 6: 1500}
@@ -147,10 +148,17 @@ def test_what_does_not_fit_is_refused(name: str, value: int) -> None:
         encode(name, value)
 
 
-def test_a_position_that_no_single_turn_servo_can_have_is_refused() -> None:
-    assert decode("Present_Position", encode("Goal_Position", -2047)) == -2047
-    with pytest.raises(ValueError, match="beyond"):
-        decode("Present_Position", b"\x08\xf3")  # of FF FF 01 04 00 FF 08 F3, its low byte lost on the way
+def test_a_position_that_no_single_turn_servo_can_have_is_not_believed() -> None:
+    short = bytes.fromhex("FF FF 01 04 00 08 F3 FF")  # FF FF 01 04 00 FF 08 F3 that lost a byte, and what came next
+    (reply,) = StatusDecoder([1], 2).feed(short)
+    assert not is_possible("Present_Position", decode("Present_Position", reply.parameters))
+    assert is_possible("Present_Position", -2047)
+    assert is_possible("Present_Position", 4095 + 2047)
+
+
+def test_data_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="Present_Position: 1 bytes, expected 2"):
+        decode("Present_Position", b"\x08")
 
 
 def test_a_frame_too_long_or_for_nobody_is_refused() -> None:

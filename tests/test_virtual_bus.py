@@ -1,6 +1,7 @@
 """The virtual arm's bus, with Feetech's own SDK as its client, and the servo behind it."""
 
 import os
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import scservo_sdk as sdk
 
 from edge_runtime.errors import ConfigError, OutputError
 from edge_runtime.motors.calibration import Mode, load
-from edge_runtime.motors.feetech import REGISTERS, encode
+from edge_runtime.motors.feetech import REGISTERS, Frame, Instruction, encode, frame
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import CALIBRATION, to_ticks, to_units, write_calibration
 from edge_runtime.virtual_arm.servos import VirtualServo
@@ -24,10 +25,14 @@ POSITIONS = {1: 1111, 2: 2222, 3: 1333, 4: 2444, 5: 1555, 6: 2666}
 class Client:
     """What LeRobot talks through."""
 
+    PATIENCE_MS = 300.0
+
     def __init__(self, path: str) -> None:
         self.port = sdk.PortHandler(path)
         self.packets = sdk.PacketHandler(0)
         assert self.port.openPort()
+        # It waits 34 ms from the factory, which a busy machine may need for itself; LeRobot makes it longer too.
+        self.port.setPacketTimeout = lambda length: self.port.setPacketTimeoutMillis(self.PATIENCE_MS)
 
     def read(self, servo: int, name: str) -> tuple[int, int, int]:
         """Value, result, error byte."""
@@ -141,6 +146,19 @@ def test_status_level_0_answers_only_ping_and_read(client: Client, arm: VirtualB
     arm.inject({"fault": "register", "ids": [1], "name": "Response_Status_Level", "value": 0})
     assert client.write(1, "Torque_Enable", 1)[0] == sdk.COMM_RX_TIMEOUT
     assert client.read(1, "Torque_Enable") == (1, sdk.COMM_SUCCESS, 0)
+
+
+def test_nonsense_harms_nobody(client: Client, arm: VirtualBus) -> None:
+    dice = random.Random(1)
+    for _ in range(300):
+        servo, size = dice.choice([0, 1, 6, 7, 254]), dice.choice([0, 1, 2, 3, 5, 30])
+        code = dice.choice([*Instruction, 0x06, 0x99])
+        client.port.ser.write(frame(servo, code, dice.randbytes(size)) + dice.randbytes(10))
+        client.port.ser.reset_input_buffer()
+    client.port.ser.write(frame(2, Instruction.PING))
+    answer = arm.log.wait_for(lambda entry: entry.request == Frame(2, Instruction.PING, b""), 5.0)
+    assert answer.frame.servo == 2
+    assert all(str(entry) for entry in arm.log)
 
 
 # One servo.

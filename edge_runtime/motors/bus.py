@@ -147,12 +147,12 @@ class Bus:
         while len(values) < len(servos) and (data := self._owned().read(deadline)):
             heard += data
             for reply in decoder.feed(data):
-                try:
-                    values.setdefault(reply.servo, feetech.decode(name, reply.parameters) if name else 0)
-                except ValueError:
+                value = feetech.decode(name, reply.parameters) if name else 0
+                if not feetech.is_possible(name, value):
                     decoder.damaged += 1
-                else:
-                    self._note_flags(reply.servo, reply.code)
+                    continue
+                values.setdefault(reply.servo, value)
+                self._note_flags(reply.servo, reply.code)
             if request[2] == feetech.BROADCAST and heard.startswith(request):
                 raise BusError(f"{self.port}: the line returns what is sent (--robot.echo=true)", port=self.port)
         self.damaged += decoder.damaged

@@ -131,7 +131,7 @@ def encode(name: str, value: int) -> bytes:
 
 
 def decode(name: str, data: bytes) -> int:
-    """The value of register `name` in `data`; ValueError for another length or a value that cannot be true."""
+    """The value of register `name` in `data`; ValueError for another length. See `is_possible`."""
     register = REGISTERS[name]
     if len(data) != register.size:
         raise ValueError(f"{name}: {len(data)} bytes, expected {register.size}")
@@ -139,10 +139,12 @@ def decode(name: str, data: bytes) -> int:
     if register.sign_bit is not None:
         magnitude = value & ((1 << register.sign_bit) - 1)
         value = -magnitude if value >> register.sign_bit & 1 else magnitude
-    limit = READ_LIMITS.get(name)
-    if limit is not None and abs(value) > limit:
-        raise ValueError(f"{name}: {value} is beyond ±{limit}")
     return value
+
+
+def is_possible(name: str, value: int) -> bool:
+    """Whether register `name` can have answered `value`; if not, the frame was damaged, whatever its checksum says."""
+    return abs(value) <= READ_LIMITS.get(name, 0xFFFF)
 
 
 def frame(servo: int, code: int, parameters: bytes = b"") -> bytes:

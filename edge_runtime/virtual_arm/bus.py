@@ -17,7 +17,7 @@ from edge_runtime.virtual_arm.calibration import CALIBRATION
 from edge_runtime.virtual_arm.faults import LINE_FAULTS, REQUEST_FAULTS, Faults, Order, parse
 from edge_runtime.virtual_arm.frame_log import Entry, FrameLog, sync_rows
 from edge_runtime.virtual_arm.line import Line
-from edge_runtime.virtual_arm.servos import VirtualServo
+from edge_runtime.virtual_arm.servos import TABLE_SIZE, VirtualServo
 
 BYTE_S = 10e-6  # 10 bits at 1 Mbit/s
 
@@ -194,7 +194,7 @@ class VirtualBus:
         code, parameters = request.code, request.parameters
         if code == Instruction.PING:
             return b""
-        if code in (Instruction.READ, Instruction.SYNC_READ) and len(parameters) >= 2:
+        if code in (Instruction.READ, Instruction.SYNC_READ) and len(parameters) >= 2 and parameters[1] <= TABLE_SIZE:
             return servo.read(parameters[0], parameters[1])
         if code == Instruction.SYNC_WRITE:
             servo.write(parameters[0], dict(sync_rows(parameters))[servo.id])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -44,6 +44,7 @@ _KEYS = {
     "power": ("on",),
     **dict.fromkeys(("unplug", "replug", "clear"), ()),
 }
+_FOREIGNER = 99  # the id of a servo that is not there
 _NAMED_BITS = {name: bit for bit, name in ERROR_BITS.items()}
 
 
@@ -118,20 +119,16 @@ class Faults:
 
     def distort(self, servo: int, raw: bytes) -> bytes:
         """The bytes that come instead of the answer `raw`."""
-        spoilt = raw
-        for kind, spoil in self._spoilers.items():
-            if self.strikes(kind, servo):
-                spoilt = spoil(spoilt)
-        return spoilt
-
-    @property
-    def _spoilers(self) -> dict[str, Callable[[bytes], bytes]]:
-        return {
-            "corrupt": self._corrupt,
-            "truncate": lambda raw: raw[: self._random.randrange(1, len(raw))],
-            "foreign": lambda raw: frame(99, 0, bytes(len(raw) - 4)) + raw,
-            "junk": lambda raw: self._random.randbytes(self._random.randrange(1, 12)) + raw,
-        }
+        before, spoilt = b"", raw
+        if self.strikes("foreign", servo):
+            before += frame(_FOREIGNER, 0, bytes(len(raw) - 4))
+        if self.strikes("junk", servo):
+            before += self._random.randbytes(self._random.randrange(1, 12))
+        if self.strikes("corrupt", servo):
+            spoilt = self._corrupt(spoilt)
+        if self.strikes("truncate", servo):
+            spoilt = spoilt[: self._random.randrange(1, len(spoilt))]
+        return before + spoilt
 
     def _corrupt(self, raw: bytes) -> bytes:
         place = self._random.randrange(len(raw))
