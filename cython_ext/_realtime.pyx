@@ -1,4 +1,5 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True, auto_pickle=False
+# cython: language_level=3, auto_pickle=False
+# cython: boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The plan of actions, the loop that executes it and the ports it speaks through; only the Python port takes the GIL.
 
 Below every `def` that checks stands a `cdef ... noexcept nogil` that works: no objects, no allocation, no logging.
@@ -17,7 +18,6 @@ from edge_runtime.timing import BUCKETS as PYTHON_BUCKETS
 from edge_runtime.timing import Histogram
 
 from cpython.exc cimport PyErr_CheckSignals
-from cython.view cimport array as cython_array
 from libc.errno cimport EAGAIN, EINTR, EPERM, errno
 from libc.math cimport INFINITY, exp, isfinite
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -109,16 +109,21 @@ cdef extern from *:
     int pthread_getschedparam(pthread_t, int *, sched_param *) noexcept nogil
     int pthread_setschedparam(pthread_t, int, const sched_param *) noexcept nogil
     int sched_yield() noexcept nogil
-    int MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT
+    int MCL_CURRENT, MCL_ONFAULT
     int mlockall(int) noexcept nogil
 
+cpdef enum:  # what `pick` returns
+    STARVED = 0
+    PICKED = 1
+    HOLE = 2
+
 cdef enum:
+    PAUSED = 3  # what else can become of a timestep in the loop
+    FAILED = 4
     MAX_JOINTS = 64  # a bit each in a 64-bit word; a sync write of 64 goals is 200 bytes, the frame's limit 250
     BUCKETS = 1280  # timing.BUCKETS
 
 assert BUCKETS == PYTHON_BUCKETS
-
-PICKED, HOLE, STARVED = 1, 2, 0  # what `pick` returns
 
 cdef int64_t FARTHEST = 1 << 60  # timesteps beyond are refused, so that adding to one cannot overflow
 
@@ -184,6 +189,18 @@ cdef class TemporalEnsemble:
     def __repr__(self):
         return f"TemporalEnsemble({self.coeff:g})"
 
+    cdef running_mean(self, Py_ssize_t depths):
+        """(keep, take) for the second chunk, the third and so on: keep = S_n-1 / S_n, take = w_n / S_n.
+
+        With S_n the sum of the first n weights; as w_n+1 = w_n / e^coeff, take_n+1 = take_n / (take_n + e^coeff).
+        """
+        cdef double take = 1
+        pairs = []
+        for _ in range(depths):
+            take /= take + exp(self.coeff)
+            pairs.append((1 - take, take))
+        return pairs
+
 
 cdef struct Plan:
     Py_ssize_t rows
@@ -236,12 +253,11 @@ cdef class ActionRing:
             raise ConfigError(f"joints: {joints} is not in 1..{MAX_JOINTS}")
         self.capacity = capacity
         self.joints = joints
-        self._timesteps = cython_array((3, capacity), sizeof(int64_t), "q")
-        self._depths = cython_array((3, capacity), sizeof(int), "i")
-        self._rows = cython_array((3, capacity, joints), sizeof(float), "f")
-        self._timesteps[:], self._depths[:], self._rows[:] = 0, 0, 0  # touched: no page fault in the loop
+        self._timesteps = np.full((3, capacity), 0, np.int64)  # full, not zeros: touched now, not first by the loop
+        self._depths = np.full((3, capacity), 0, np.intc)
+        self._rows = np.full((3, capacity, joints), 0, np.float32)
         self._function = aggregate if callable(aggregate) else None
-        self._pairs = pairs((0.0, 1.0) if callable(aggregate) else aggregate, capacity)
+        self._pairs = np.array(pairs((0, 1) if callable(aggregate) else aggregate, capacity), np.float32)
         self._lock = threading.Lock()
         lay_out(&self._places)
 
@@ -387,15 +403,12 @@ cdef class ActionRing:
         cdef int last = self._last, back = self._places.back
         cdef Plan *plan = &self._plans[last]
         cdef Py_ssize_t old = self._left_behind(cursor), new = 0, row = 0, joints = self.joints
-        cdef int64_t timestep
         while old < plan.rows or new < rows:
             if new == rows or (old < plan.rows and self._timesteps[last, old] < first + new):
-                timestep = self._timesteps[last, old]
-                self._put(row, timestep, self._depths[last, old], &self._rows[last, old, 0])
+                self._put(row, self._timesteps[last, old], self._depths[last, old], &self._rows[last, old, 0])
                 old += 1
             elif old == plan.rows or self._timesteps[last, old] > first + new:
-                timestep = first + new
-                self._put(row, timestep, 1, chunk + new * joints)
+                self._put(row, first + new, 1, chunk + new * joints)
                 new += 1
             else:
                 self._blend(row, old, chunk + new * joints, blended)
@@ -412,7 +425,9 @@ cdef class ActionRing:
         self._depths[self._places.back, row] = depth
         memcpy(&self._rows[self._places.back, row, 0], values, self.joints * sizeof(float))
 
-    cdef inline void _blend(self, Py_ssize_t row, Py_ssize_t old, const float *new, const float *blended) noexcept nogil:
+    cdef inline void _blend(
+        self, Py_ssize_t row, Py_ssize_t old, const float *new, const float *blended
+    ) noexcept nogil:
         """Row of the back place <- row `old` of the last plan with `new`: the finite side, or both."""
         cdef const float *planned = &self._rows[self._last, old, 0]
         cdef int depth = self._depths[self._last, old], joint
@@ -461,21 +476,15 @@ cdef class ActionRing:
         """The row `arrive` went to; the cursor moves past it."""
         cdef const float *row
         if self._next == self._plans[self._places.front].rows:
-            return STARVED_
+            return STARVED
         row = &self._rows[self._places.front, self._next, 0]
         self._next += 1
         add(&self._cursor, 1)
         if not finite(row, self.joints):
             add(&self._holes, 1)
-            return HOLE_
+            return HOLE
         memcpy(out, row, self.joints * sizeof(float))
-        return PICKED_
-
-
-cdef enum:
-    STARVED_ = 0
-    PICKED_ = 1
-    HOLE_ = 2
+        return PICKED
 
 
 cdef inline bint finite(const float *row, Py_ssize_t joints) noexcept nogil:
@@ -486,32 +495,17 @@ cdef inline bint finite(const float *row, Py_ssize_t joints) noexcept nogil:
     return True
 
 
-cdef float[:, ::1] pairs(aggregate, Py_ssize_t capacity):
-    """(keep, take) by the number of chunks already blended into the old row, less one.
-
-    The running mean of n weights w_i with sum S_n is keep = S_n-1 / S_n, take = w_n / S_n. For w_i = exp(-c i) the
-    takes follow one another without sums: take' = take / (take + exp(c)).
-    """
-    cdef double take = 1.0, growth
-    cdef Py_ssize_t depth, depths = 1
+cdef pairs(aggregate, Py_ssize_t capacity):
+    """(keep, take) by the number of chunks blended into the old row so far, from 1 on."""
     if isinstance(aggregate, TemporalEnsemble):
-        depths = capacity
-    else:
-        try:
-            keep, take = aggregate
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"aggregate: {aggregate!r} is not a pair (keep, take)") from error
-        if not (isfinite(keep) and isfinite(take)):
-            raise ConfigError(f"aggregate: {aggregate!r} is not finite")
-    cdef float[:, ::1] table = cython_array((depths, 2), sizeof(float), "f")
-    if not isinstance(aggregate, TemporalEnsemble):
-        table[0, 0], table[0, 1] = keep, take
-        return table
-    growth = exp((<TemporalEnsemble> aggregate).coeff)
-    for depth in range(depths):
-        take = take / (take + growth)
-        table[depth, 0], table[depth, 1] = 1 - take, take
-    return table
+        return (<TemporalEnsemble> aggregate).running_mean(capacity)
+    try:
+        keep, take = aggregate
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"aggregate: {aggregate!r} is not a pair (keep, take)") from error
+    if not (isfinite(keep) and isfinite(take)):
+        raise ConfigError(f"aggregate: {aggregate!r} is not finite")
+    return [(keep, take)]
 
 
 # -- the ports ------------------------------------------------------------------------------------------------------
@@ -540,11 +534,15 @@ cdef class Port:
         self.known[joint] = True
         store(&self.missed[joint], 0)
 
-    def _who(self, int joint):
-        return f"joint {joint}"
+    # why the loop gave up, for a person
 
-    def _why(self):
-        """What is known about the last failure, for a person."""
+    def _lost(self):
+        return ""
+
+    def _silence(self, int times, names):
+        return ""
+
+    def _deafness(self, int times):
         return ""
 
 
@@ -605,11 +603,14 @@ cdef class PythonPort(Port):
         if not isinstance(error, Exception):  # KeyboardInterrupt and its kind end the loop at once
             store(&self.gone, 1)
 
-    def _who(self, int joint):
-        return "robot"
+    def _lost(self):
+        raise self._error
 
-    def _why(self):
-        return f"{type(self._error).__name__}: {self._error}"
+    def _silence(self, int times, names):
+        return f"robot.read() failed {times} times in a row: {type(self._error).__name__}: {self._error}"
+
+    def _deafness(self, int times):
+        return f"robot.write() failed {times} times in a row: {type(self._error).__name__}: {self._error}"
 
 
 cdef to_array(const double *values, int joints, dtype):
@@ -619,9 +620,9 @@ cdef to_array(const double *values, int joints, dtype):
 
 # The Feetech bus (STS series): frames, as `motors/feetech.py` packs them too.
 #
-#     sync read    FF FF FE  LEN  82  addr count  id1 .. idN             CHK      answered by one status per id, in order
-#     sync write   FF FF FE  LEN  83  addr count  id1 lo hi .. idN lo hi CHK      not answered
-#     status       FF FF id  04   ERR lo hi                              CHK      CHK = ~(sum from the id on) & FF
+#     sync read    FF FF FE  LEN  82  addr count  id1 .. idN              CHK    answered by each id in order:
+#     sync write   FF FF FE  LEN  83  addr count  id1 lo hi .. idN lo hi  CHK    not answered
+#     status       FF FF id  04   ERR lo hi                               CHK    CHK = ~(sum from the id on) & FF
 cdef enum:
     SYNC_READ = 0x82
     SYNC_WRITE = 0x83
@@ -781,12 +782,19 @@ cdef class FeetechPort(Port):
         """The port is gone: unplugged, or closed on the other side."""
         return load(&self.gone) != 0
 
-    def _who(self, int joint):
-        return f"servo {self._ids[joint]}"
-
-    def _why(self):
+    def _lost(self):
         code = load(&self.gone)
-        return f"port lost ({os.strerror(code) if code > 0 else 'hung up'}): is the cable out?" if code else ""
+        return f"the port is gone ({os.strerror(code) if code > 0 else 'hung up'}): is the cable out?"
+
+    def _silence(self, int times, names):
+        silent = [joint for joint in range(self.joints) if load(&self.missed[joint]) >= times]
+        if 1 < len(silent) == self.joints:
+            return f"no servo replied {times} times in a row: is the 12 V supply on?"
+        who = [f"{names[joint]} (id {self._ids[joint]})" if names else f"servo {self._ids[joint]}" for joint in silent]
+        return f"{', '.join(who)}: no reply {times} times in a row"
+
+    def _deafness(self, int times):
+        return f"goals could not be written {times} times in a row: the port takes no more bytes"
 
     # read
 
@@ -816,9 +824,9 @@ cdef class FeetechPort(Port):
 
     cdef void _flush(self) noexcept nogil:
         """Drop what is left from before: a late answer must not answer this request."""
-        cdef int count, bound
+        cdef int count, _turn
         cdef int64_t dropped = 0
-        for bound in range(FRAME):
+        for _turn in range(FRAME):  # bounded, should bytes come without end
             count = os_read(self._fd, self._buffer, FRAME)
             if count > 0:
                 dropped += count
@@ -1054,23 +1062,20 @@ cdef struct Counts:  # a histogram of durations in the buckets of timing.bucket
     atomic_llong total_ns
     atomic_llong longest_ns
 
-cdef enum:  # the counters
+cdef enum:  # the counters, named in COUNTED and STAGES
     TICKS
     EXECUTED
     STARVED_TICKS
     LATE
     MISSED
-    MISSED_BUS
-    MISSED_PICK
-    MISSED_GUARD
-    MISSED_OTHER
     CLAMPED_RANGE
     CLAMPED_SPEED
     CLAMPED_RELATIVE
     HELD_NONFINITE
     READ_ERRORS
     WRITE_ERRORS
-    COUNTERS
+    MISSED_BY_STAGE  # and one for each stage from here on
+    COUNTERS = MISSED_BY_STAGE + 4
 
 cdef enum:  # faults
     NO_FAULT
@@ -1078,12 +1083,22 @@ cdef enum:  # faults
     SILENT  # a joint did not answer for too long
     DEAF  # goals could not be written for too long
 
+cdef enum:  # STAGES
+    BUS
+    PICK
+    GUARD
+    OTHER
+
 cdef enum:
-    PAUSED_ = 3  # an outcome, beside those of `take`
     MARGIN = 8  # recent ticks that may be overwritten while Python copies the rest
+    FOREVER_S = 1_000_000_000
 
 TRACE = ("time_ns", "timestep", "outcome", "answered", "late_ns", "read_ns", "write_ns")  # of a recent tick
-OUTCOMES = ("starved", "picked", "hole", "paused")
+OUTCOMES = ("starved", "picked", "hole", "paused", "failed")
+COUNTED = (
+    "ticks", "executed", "starved", "late", "missed", "clamped_range", "clamped_speed", "clamped_relative",
+    "held_nonfinite", "read_errors", "write_errors",
+)
 STAGES = ("bus", "pick", "guard", "other")
 
 
@@ -1130,10 +1145,9 @@ cdef class ActuatorLoop:
     cdef int64_t _timestep
     cdef int64_t _level
     cdef int64_t _late_ns
-    cdef int64_t _spent_ns[3]  # of this tick on bus, pick, guard
+    cdef int64_t _spent_ns[OTHER + 1]  # of this tick, by stage
     cdef int _writes_failed  # in a row
     cdef int _fault
-    cdef int _culprit
     # what Python reads
     cdef atomic_llong _counters[COUNTERS]
     cdef Counts _lateness
@@ -1179,9 +1193,11 @@ cdef class ActuatorLoop:
             raise ConfigError(f"priority: {priority} is not in 1..99")
         if history < 1:
             raise ConfigError(f"history: {history} is less than 1 tick")
+        if names and len(names) != ring.joints:
+            raise ConfigError(f"names: {len(names)} for {ring.joints} joints")
         self.joints = ring.joints
         self._ring, self._port = ring, port
-        self._names = None if names is None else tuple(names)
+        self._names = tuple(names or ())
         self._realtime, self._priority = realtime, priority
         self.realtime_outcome = "not asked for" if realtime == "off" else "not started"
         self._substeps = substeps
@@ -1198,9 +1214,8 @@ cdef class ActuatorLoop:
             if not reach[joint] > 0:
                 raise ConfigError(f"max_relative_target: {reach[joint]} of joint {joint} is not a distance")
             self._lower[joint], self._upper[joint], self._reach[joint] = lowest[joint], highest[joint], reach[joint]
-        self._traces = cython_array((history + MARGIN, len(TRACE)), sizeof(int64_t), "q")
-        self._trails = cython_array((history + MARGIN, 2, self.joints), sizeof(float), "f")
-        self._traces[:], self._trails[:] = 0, 0
+        self._traces = np.full((history + MARGIN, len(TRACE)), 0, np.int64)
+        self._trails = np.full((history + MARGIN, 2, self.joints), 0, np.float32)
         lay_out(&self._places)
 
     cdef _per_joint(self, str name, values, double default):
@@ -1254,7 +1269,7 @@ cdef class ActuatorLoop:
         Raises DeviceError when a running loop has not come to that in `timeout_s`. One that does not run yet will
         begin paused.
         """
-        cdef int64_t until = now_ns() + <int64_t> (timeout_s * 1e9)
+        cdef int64_t until = now_ns() + <int64_t> (min(timeout_s, FOREVER_S) * 1e9)
         cdef int turn = atomic_load_int(&self._turn_wanted, memory_order_relaxed) | 1
         cdef unsigned news
         atomic_store_int(&self._turn_wanted, turn, memory_order_release)
@@ -1273,21 +1288,21 @@ cdef class ActuatorLoop:
 
     def wait(self, int64_t after, double timeout_s):
         """The newest record once there is one beyond sequence `after`; None after `timeout_s`, `stop` or a fault."""
-        cdef int64_t until = now_ns() + <int64_t> (timeout_s * 1e9)
+        cdef int64_t until = now_ns() + <int64_t> (min(timeout_s, FOREVER_S) * 1e9)
         cdef unsigned news
         while True:
             news = atomic_load_uint(&self._news, memory_order_acquire)
             if load(&self._sequence) > after:
                 return self.record
-            if now_ns() >= until or self._fault != NO_FAULT or atomic_load_uint(&self._stopping, memory_order_acquire):
+            if now_ns() >= until or atomic_load_uint(&self._stopping, memory_order_acquire):
                 return None
             self._sleep(news, until)
 
     @property
     def record(self):
         """The newest record, consistent in itself."""
-        receive(&self._places)  # the GIL makes all Python threads one reader
-        cdef Snapshot *seen = &self._snapshots[self._places.front]
+        receive(&self._places)  # the GIL makes all Python threads one reader, if nothing lets go of it before the copy
+        cdef Snapshot seen = self._snapshots[self._places.front]
         return Record(
             sequence=seen.sequence,
             time_ns=seen.time_ns,
@@ -1297,29 +1312,18 @@ cdef class ActuatorLoop:
             ages_s=to_array(seen.ages_s, self.joints, np.float64),
             goal=to_array(seen.goal, self.joints, np.float32),
             merges=seen.merges,
-            paused=bool(seen.paused),
+            paused=seen.paused != 0,
         )
 
     def counters(self):
-        """What happened since the loop was made. Clamped and held ones count ticks, the others what they say."""
-        cdef int stage
+        """What happened since the loop was made; those of clamping, holding, starving and errors count ticks."""
+        cdef int i
+        counts = [load(&self._counters[i]) for i in range(COUNTERS)]
         return {
-            "ticks": load(&self._counters[TICKS]),
-            "executed": load(&self._counters[EXECUTED]),
-            "starved": load(&self._counters[STARVED_TICKS]),
-            "late": load(&self._counters[LATE]),
-            "missed": load(&self._counters[MISSED]),
-            "missed_by_stage": {
-                STAGES[stage]: load(&self._counters[MISSED_BUS + stage]) for stage in range(len(STAGES))
-            },
+            **dict(zip(COUNTED, counts)),
+            "missed_by_stage": dict(zip(STAGES, counts[MISSED_BY_STAGE:], strict=True)),
             "holes": self._ring.holes,
             "jumps": self._ring.jumps,
-            "clamped_range": load(&self._counters[CLAMPED_RANGE]),
-            "clamped_speed": load(&self._counters[CLAMPED_SPEED]),
-            "clamped_relative": load(&self._counters[CLAMPED_RELATIVE]),
-            "held_nonfinite": load(&self._counters[HELD_NONFINITE]),
-            "read_errors": load(&self._counters[READ_ERRORS]),
-            "write_errors": load(&self._counters[WRITE_ERRORS]),
         }
 
     def lateness(self):
@@ -1357,18 +1361,12 @@ cdef class ActuatorLoop:
     def _raise_fault(self):
         if self._fault == NO_FAULT:
             return
-        who = self._port._who(self._culprit)
-        if self._names is not None and self._fault == SILENT and not isinstance(self._port, PythonPort):
-            who = f"{self._names[self._culprit]} ({who})"
-        why = self._port._why()
-        if self._fault == GONE and isinstance(self._port, PythonPort):
-            raise (<PythonPort> self._port)._error
         if self._fault == GONE:
-            message = why
+            message = self._port._lost()
         elif self._fault == SILENT:
-            message = f"{who}: no reply {self._max_missed} times in a row" + (f" ({why})" if why else "")
+            message = self._port._silence(self._max_missed, self._names)
         else:
-            message = f"goals could not be written {self._max_missed} times in a row" + (f" ({why})" if why else "")
+            message = self._port._deafness(self._max_missed)
         raise ActuatorFault(message, ticks=self.recent_ticks())
 
     # real-time setup, in one place
@@ -1389,8 +1387,8 @@ cdef class ActuatorLoop:
                 raise AccessError(f"realtime: enforce, but SCHED_FIFO {self._priority} was refused ({reason})")
             return None
         self.realtime_outcome = f"SCHED_FIFO {self._priority}"
-        # ONFAULT: only pages in use are kept; all of them would take several times the memory.
-        if mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0:
+        # Only the pages in use: keeping all that are mapped would take several times the memory.
+        if mlockall(MCL_CURRENT | MCL_ONFAULT) == 0:
             self.realtime_outcome += ", memory locked"
         return policy, before.sched_priority
 
@@ -1409,62 +1407,55 @@ cdef class ActuatorLoop:
             self._late_ns = max(woke - deadline, 0)
             count(&self._lateness, self._late_ns)
             add(&self._counters[LATE], self._late_ns * 10 > self._period_ns)
-            if not self._tick(woke):
-                break
+            self._tick(woke)
             deadline = self._next_deadline(deadline)
             while sleep_on(&self._stopping, 0, deadline) == EINTR:
                 pass
 
     cdef int64_t _next_deadline(self, int64_t deadline) noexcept nogil:
         """A period on; whole periods that have passed are skipped and laid to the stage that took longest."""
-        cdef int64_t now = now_ns(), missed, other, longest = 0
-        cdef int stage, worst = 3
-        other = now - deadline - self._spent_ns[0] - self._spent_ns[1] - self._spent_ns[2]
+        cdef int64_t now = now_ns(), missed
+        cdef int stage, worst = OTHER
+        self._spent_ns[OTHER] = now - deadline - self._spent_ns[BUS] - self._spent_ns[PICK] - self._spent_ns[GUARD]
         deadline += self._period_ns
         if now <= deadline:
             return deadline
+        for stage in range(OTHER):
+            if self._spent_ns[stage] > self._spent_ns[worst]:
+                worst = stage
         missed = (now - deadline) // self._period_ns + 1
-        longest = other
-        for stage in range(3):
-            if self._spent_ns[stage] > longest:
-                longest, worst = self._spent_ns[stage], stage
         add(&self._counters[MISSED], missed)
-        add(&self._counters[MISSED_BUS + worst], missed)
+        add(&self._counters[MISSED_BY_STAGE + worst], missed)
         return deadline + missed * self._period_ns
 
-    cdef bint _tick(self, int64_t now) noexcept nogil:
-        """Read, pick, guard, write, and tell; False at a fault."""
+    cdef void _tick(self, int64_t now) noexcept nogil:
+        """Read, pick, guard, write, and tell."""
         cdef int64_t began, heard, picked, guarded, written
         cdef int answered
         if self._fault != NO_FAULT:
-            return False
-        add(&self._counters[TICKS], 1)
+            return
         began = now_ns()
         answered = self._port.read(now)
-        add(&self._counters[READ_ERRORS], answered < self.joints)
         heard = now_ns()
         self._turn_over()
-        if self._sub == 0:
+        self._judge()
+        if self._sub == 0 and self._fault == NO_FAULT:
             self._pick()
         picked = now_ns()
-        if self._outcome == PICKED_:
+        if self._outcome == PICKED:
             self._guard()
-        add(&self._counters[STARVED_TICKS], self._outcome == STARVED_)
         guarded = now_ns()
-        self._judge()
-        if self._fault == NO_FAULT and not self._paused() and not self._dry:
+        if self._outcome < PAUSED and not self._dry:
             self._write()
         written = now_ns()
-        self._spent_ns[0] = heard - began + written - guarded
-        self._spent_ns[1] = picked - heard
-        self._spent_ns[2] = guarded - picked
-        count(&self._bus, self._spent_ns[0])
+        self._spent_ns[BUS] = heard - began + written - guarded
+        self._spent_ns[PICK] = picked - heard
+        self._spent_ns[GUARD] = guarded - picked
+        self._count(answered)
         self._trace(now, answered, heard - began, written - guarded)
-        atomic_store_int(&self._turn_taken, self._turn, memory_order_release)
         if self._sub == 0:
             self._tell(now)
         self._sub = (self._sub + 1) % self._substeps
-        return self._fault == NO_FAULT
 
     cdef void _turn_over(self) noexcept nogil:
         """Follow pause and resume: both begin a timestep, and a resume begins it where the arm is."""
@@ -1483,28 +1474,22 @@ cdef class ActuatorLoop:
         self._level = self._ring.arrive()
         self._timestep = load(&self._ring._cursor)
         memcpy(self._from, self._goal, self.joints * sizeof(double))
-        self._outcome = PAUSED_ if self._paused() else self._ring.take(self._action)
-        add(&self._counters[EXECUTED], self._outcome == PICKED_)
+        self._outcome = PAUSED if self._paused() else self._ring.take(self._action)
+        add(&self._counters[EXECUTED], self._outcome == PICKED)
 
     cdef void _guard(self) noexcept nogil:
-        """Goal <- this tick's part of the way to the action, within every limit; not finite: the goal stays."""
-        cdef double part = (self._sub + 1.0) / self._substeps, asked, low, high
-        cdef double[MAX_JOINTS] wanted
+        """Goal <- this tick's part of the way to the action, within every limit; finite, as the ring's rows are."""
+        cdef double part = (self._sub + 1.0) / self._substeps, asked, present
         cdef bint ranged = False, slowed = False, reined = False
         cdef int joint
         for joint in range(self.joints):
-            wanted[joint] = self._action[joint]
+            asked = self._action[joint]
             if self._sub + 1 < self._substeps:
-                wanted[joint] = self._from[joint] + part * (wanted[joint] - self._from[joint])
-            if not isfinite(wanted[joint]):
-                add(&self._counters[HELD_NONFINITE], 1)
-                return
-        for joint in range(self.joints):
-            asked = wanted[joint]
+                asked = self._from[joint] + part * (asked - self._from[joint])
             ranged |= clamp(&asked, self._lower[joint], self._upper[joint])
             slowed |= clamp(&asked, self._goal[joint] - self._step, self._goal[joint] + self._step)
-            low, high = self._port.positions[joint] - self._reach[joint], self._port.positions[joint] + self._reach[joint]
-            reined |= clamp(&asked, low, high)
+            present = self._port.positions[joint]
+            reined |= clamp(&asked, present - self._reach[joint], present + self._reach[joint])
             self._goal[joint] = asked
         add(&self._counters[CLAMPED_RANGE], ranged)
         add(&self._counters[CLAMPED_SPEED], slowed)
@@ -1514,10 +1499,10 @@ cdef class ActuatorLoop:
         """Is there still a robot to command?"""
         cdef int joint
         if load(&self._port.gone):
-            self._fault = GONE
+            self._fail(GONE)
         for joint in range(self.joints):
-            if self._fault == NO_FAULT and load(&self._port.missed[joint]) >= self._max_missed:
-                self._fault, self._culprit = SILENT, joint
+            if load(&self._port.missed[joint]) >= self._max_missed:
+                self._fail(SILENT)
 
     cdef void _write(self) noexcept nogil:
         if self._port.write(self._goal):
@@ -1526,9 +1511,23 @@ cdef class ActuatorLoop:
         self._writes_failed += 1
         add(&self._counters[WRITE_ERRORS], 1)
         if load(&self._port.gone):
-            self._fault = GONE
+            self._fail(GONE)
         elif self._writes_failed >= self._max_missed:
-            self._fault = DEAF
+            self._fail(DEAF)
+
+    cdef void _fail(self, int fault) noexcept nogil:
+        """Stop for good; the first reason is kept."""
+        if self._fault == NO_FAULT:
+            self._fault, self._outcome = fault, FAILED
+            atomic_store_uint(&self._stopping, 1, memory_order_release)
+            announce(&self._news)
+
+    cdef void _count(self, int answered) noexcept nogil:
+        add(&self._counters[TICKS], 1)
+        add(&self._counters[READ_ERRORS], answered < self.joints)
+        add(&self._counters[STARVED_TICKS], self._outcome == STARVED)
+        add(&self._counters[HELD_NONFINITE], self._outcome == HOLE)
+        count(&self._bus, self._spent_ns[BUS])
 
     cdef void _trace(self, int64_t now, int answered, int64_t read_ns, int64_t write_ns) noexcept nogil:
         cdef int64_t traced = load(&self._traced)
@@ -1558,6 +1557,7 @@ cdef class ActuatorLoop:
                 place.ages_s[joint] = (now - self._port.heard_ns[joint]) / 1e9
         publish(&self._places)
         add(&self._sequence, 1)
+        atomic_store_int(&self._turn_taken, self._turn, memory_order_release)
         announce(&self._news)
 
 
@@ -1602,19 +1602,20 @@ def bucket(int64_t ns):
 
 # -- for the tests --------------------------------------------------------------------------------------------------
 
-def race(ActionRing ring not None, int64_t picks):
-    """Pick `picks` times without the GIL from rows that hold nothing but their timestep, modulo 4096.
+def race(ActionRing ring not None, int64_t rows):
+    """Execute `rows` rows without the GIL, as fast as they come; each must hold nothing but its timestep modulo 4096.
 
-    Returns (executed, torn rows, steps back): while other threads merge such rows, the last two must stay 0.
+    Returns (picks, torn rows, steps back): while other threads merge such rows, the last two must stay 0.
     """
     cdef float[MAX_JOINTS] row
-    cdef int64_t executed = 0, torn = 0, back = 0, before = -1, timestep, turn
+    cdef int64_t picks = 0, executed = 0, torn = 0, back = 0, before = -1, timestep
     cdef int joint
     with nogil:
-        for turn in range(picks):
+        while executed < rows:
+            picks += 1
             ring.arrive()
             timestep = load(&ring._cursor)
-            if ring.take(row) != PICKED_:
+            if ring.take(row) != PICKED:
                 sched_yield()
                 continue
             executed += 1
@@ -1624,4 +1625,4 @@ def race(ActionRing ring not None, int64_t picks):
                 if row[joint] != row[0] or abs(row[0] - timestep % 4096) > 0.5:  # a blend rounds
                     torn += 1
                     break
-    return executed, torn, back
+    return picks, torn, back

@@ -235,10 +235,10 @@ def test_one_silent_servo_costs_the_others_nothing_and_is_named_at_the_third_mis
     assert port.silent == (4,)
     assert port.misses == (0, 0, 0, 3, 0, 0)
     assert loop.counters()["read_errors"] == 3
-    with pytest.raises(ActuatorFault, match=r"joint_4 \(servo 4\): no reply 4 times in a row") as fault:
+    with pytest.raises(ActuatorFault, match=r"joint_4 \(id 4\): no reply 4 times in a row") as fault:
         loop.tick(3_000_000_000)
     assert [each["answered"] for each in fault.value.ticks] == [5] * 4
-    with pytest.raises(ActuatorFault, match="servo 4"):
+    with pytest.raises(ActuatorFault, match="id 4"):
         loop.tick(4_000_000_000)
     assert line.written.qsize() == 3  # nothing was commanded at the fault or after it
 
@@ -332,6 +332,12 @@ def test_a_bus_that_says_nothing_is_asked_three_times(line: Line) -> None:
     assert port.misses == (1,) * 6
 
 
+def test_a_bus_without_power_is_told_from_one_dead_servo(line: Line) -> None:
+    line.answer = lambda request: b""
+    with pytest.raises(ActuatorFault, match=r"no servo replied 1 times in a row: is the 12 V supply on\?"):
+        loop_on(line.port(1_000_000), max_missed_replies=1).tick(0)
+
+
 def test_signals_do_not_disturb_a_tick(line: Line) -> None:
     line.answer = lambda request: [each for each in answers(request) if each[2] != 6]
     port = line.port(SHORT_NS)
@@ -397,7 +403,7 @@ def test_an_unplugged_cable_is_a_fault_at_once(line: Line) -> None:
     loop = loop_on(port, max_missed_replies=1000)
     loop.tick(0)
     line.hang_up()
-    with pytest.raises(ActuatorFault, match=r"port lost \(.*\): is the cable out\?"):
+    with pytest.raises(ActuatorFault, match=r"the port is gone \(.*\): is the cable out\?"):
         loop.tick(1)
     assert port.hung_up
     assert loop.counters()["ticks"] == 2

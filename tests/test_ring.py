@@ -297,16 +297,16 @@ def test_no_row_is_torn_and_no_timestep_comes_twice_under_merges_from_another_th
 ) -> None:
     ring = ActionRing(200, 6, aggregate)
     results: list[tuple[int, int, int]] = []
-    reader = threading.Thread(target=lambda: results.append(race(ring, 1_000_000)))
+    reader = threading.Thread(target=lambda: results.append(race(ring, 50_000)), daemon=True)
     starts = np.random.default_rng(0)
     reader.start()
     while reader.is_alive():
-        first = ring.cursor + int(starts.integers(-60, 40))
+        first = ring.cursor + int(starts.integers(-60, 140))
         rows = (first + np.arange(50)) % 4096
         ring.merge(first, np.repeat(rows[:, None].astype(np.float32), 6, axis=1), 0)
     reader.join()
-    ((executed, torn, back),) = results
+    ((_, torn, back),) = results
     assert (torn, back) == (0, 0)
-    assert executed > 10_000
-    assert ring.merges > 100
+    assert ring.cursor >= 50_000
     assert ring.stale_chunks > 0
+    assert ring.jumps > 0
