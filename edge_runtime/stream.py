@@ -287,5 +287,6 @@ def _translate(error: grpc.RpcError, address: str) -> EdgeRuntimeError:
     if code in _DENIED:
         return AccessError(f"{address} denied access: {details}")
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return _Broken(f"{address} is not reachable ({code.name.lower()})")
+        why = details.rpartition("last error: ")[2]  # gRPC's own preamble says nothing
+        return _Broken(f"{address} is not available: {why or code.name.lower()}")
     return _Broken(f"{address}: {code.name.lower()} {details}".rstrip())

@@ -61,6 +61,7 @@ class PolicyService:
         self._lock = threading.Lock()
         self._streams: set[Outbox] = set()
         self._stopping = False
+        self._last_refusal = ""
 
     def handler(self) -> grpc.GenericRpcHandler:
         """For `Server.add_generic_rpc_handlers`. Requests stay bytes: what cannot be parsed is answered by us."""
@@ -79,7 +80,9 @@ class PolicyService:
     def describe(self, request: bytes, context: grpc.ServicerContext) -> pb.ServerDescription:
         for model in self._models.values():
             if not model.scheduler.warm.done():
-                context.abort(grpc.StatusCode.UNAVAILABLE, f"{model.policy.name} is {model.scheduler.progress}")
+                context.abort(
+                    grpc.StatusCode.UNAVAILABLE, f"{model.policy.name} is warming up ({model.scheduler.progress})"
+                )
         policies = tuple(model.policy for model in self._models.values())
         return codec.encode_description(ServerDescription(PROTOCOL_VERSION, self._version, policies))
 
@@ -100,16 +103,18 @@ class PolicyService:
             except TimeoutError:
                 raise Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {HANDSHAKE_S:g} s") from None
             yield codec.encode_welcome(Welcome(session.policy))
-            for outgoing in outbox:
-                yield _encode(outgoing)
-            log.info("%s left (%s)", session.name, session.tally() or "nothing asked")
+            try:
+                for outgoing in outbox:
+                    yield _encode(outgoing)
+            finally:
+                log.info("%s left (%s)", session.name, session.tally() or "nothing asked")
             if outbox.fault is not None:
                 raise outbox.fault
         except ProtocolError as error:
-            log.warning("%s refused: %s", context.peer(), error)
+            self._note_refusal(context.peer(), str(error))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except Fault as fault:
-            log.info("%s refused: %s", context.peer(), fault)
+            self._note_refusal(context.peer(), str(fault))
             context.abort(fault.code, str(fault))
         except _Gone:
             return
@@ -139,6 +144,12 @@ class PolicyService:
 
         if not context.add_callback(gone):
             raise _Gone
+
+    def _note_refusal(self, peer: str, reason: str) -> None:
+        """One line for each reason in a row: who is refused tries again several times a second."""
+        if reason != self._last_refusal:
+            log.warning("%s refused: %s", unquote(peer), reason)
+        self._last_refusal = reason
 
     def _leave(self, outbox: Outbox) -> None:
         with self._lock:
@@ -188,6 +199,7 @@ class PolicyService:
             raise Fault(grpc.StatusCode.UNAVAILABLE, f"model {model.policy.name} is still warming up")
         name = f"{hello.robot or 'robot'} at {unquote(peer)}"
         log.info("%s runs %s", name, model.policy.name)
+        self._last_refusal = ""
         extra = extra_cameras((camera.name for camera in hello.cameras), model.policy)
         if extra:
             log.warning("%s: cameras [%s] are not used by %s", name, ", ".join(extra), model.policy.name)

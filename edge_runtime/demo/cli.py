@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from edge_runtime import flags
 from edge_runtime.config import Mode
-from edge_runtime.demo.comparison import Comparison, Run, Verdict
+from edge_runtime.demo.comparison import MODES, Comparison, Run, Verdict
 from edge_runtime.demo.pictures import Views, plot_levels
 from edge_runtime.errors import ConfigError, OutputError
 
@@ -58,8 +58,8 @@ def main(argv: list[str]) -> int:
             runs = comparison.run(screen)
         finally:
             screen.end()
-            for file in Path(work).glob("*.*"):
-                if file.suffix in (".log", ".json", ".csv"):
+            for file in sorted(Path(work).iterdir()):
+                if file.suffix in (".log", ".csv") or file.stem in MODES:
                     (folder / file.name).write_bytes(file.read_bytes())
     print(table(runs))
     plot_levels(runs, int(config.chunk_size_threshold * CHUNK), folder / "queue_level.png")
@@ -104,8 +104,8 @@ class Screen:
 
     def progress(self, mode: Mode, episode: dict[str, Any]) -> None:
         seed = episode.get("seed")
-        if seed is None:
-            return
+        if seed is None or (self._number == 0 and episode["done"]):
+            return  # still the last episode of the run before
         if self._said != (mode, seed):
             self._said = (mode, seed)
             self._number += 1
