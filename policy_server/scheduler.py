@@ -142,6 +142,8 @@ class Scheduler:
             prepared_s = time.monotonic()
             actions = engine.infer(inputs)
             inferred_s = time.monotonic()
+            if len(actions) != len(batch):
+                raise RuntimeError(f"the engine gave {len(actions)} chunks for {len(batch)} observations")
         except Exception as error:  # an engine may raise anything; it ends in an answer and in the log
             if len(batch) == 1:
                 batch[0].failed(error)

@@ -75,7 +75,11 @@ class PolicyServer:
         self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         self._insecure = config.insecure
         workers = config.max_sessions + SPARE_WORKERS
-        self._grpc = grpc.server(ThreadPoolExecutor(workers, thread_name_prefix="grpc"), options=_OPTIONS)
+        self._grpc = grpc.server(
+            ThreadPoolExecutor(workers, thread_name_prefix="grpc"),
+            options=_OPTIONS,
+            maximum_concurrent_rpcs=workers + WATCHERS,
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         self._grpc.add_generic_rpc_handlers((self._service.handler(),))
         self.address = str(self._listen)

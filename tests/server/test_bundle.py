@@ -61,8 +61,14 @@ def put(field: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("joints", [{"name": "a.pos"}]), "joints[0]: unit: is missing"),
         (put("joints", [{"name": "a", "unit": "m"}] * 2), "joints: ['a', 'a'] is not a list of distinct names"),
         (put("cameras", {"front": 1}), "cameras: {'front': 1} is not a list"),
-        (put("cameras", [{"name": "f", "height": 0, "width": 1}]), "cameras[0]: height: 0 is not a whole number in 1.."),
-        (put("extra_state", [{"name": "e", "dimension": True}]), "extra_state[0]: dimension: True is not a whole number"),
+        (
+            put("cameras", [{"name": "f", "height": 0, "width": 1}]),
+            "cameras[0]: height: 0 is not a whole number in 1..",
+        ),
+        (
+            put("extra_state", [{"name": "e", "dimension": True}]),
+            "extra_state[0]: dimension: True is not a whole number",
+        ),
         (put("chunk_size", 1e9), "chunk_size: 1000000000.0 is not a whole number in 1..4096"),
         (put("action_dim", 32), "action_dim: 32 is not 3, the number of joints"),
         (put("fps", float("nan")), "fps: nan is not a number in 0.1..1000"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,15 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2_grpc
 
+from edge_runtime.errors import ModelError
 from edge_runtime.wire import codec
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Camera, Chunk, ExtraState, Joint, Policy, Welcome
-from policy_server import bundle
+from policy_server import bundle, service
+from policy_server import server as server_module
+from policy_server.config import ServerConfig
+from policy_server.engines import Engine
+from policy_server.engines.providers import Runtime
 from policy_server.server import PolicyServer, health_servicer
 
 from .conftest import Engines, serving
@@ -57,7 +62,10 @@ DIFFERENCES: list[tuple[dict[str, Any], str]] = [
     ({"joints": (Joint("elbow.pos", "degrees"),)}, "joints: robot [elbow.pos], policy [shoulder.pos, elbow.pos, "),
     ({"fps": 25.0}, "fps: robot 25, policy 30"),
     ({"actions_per_chunk": 5}, "actions_per_chunk: robot 5, policy at most 4"),
-    ({"cameras": (Camera("top", 24, 32), Camera("wrist", 16, 16))}, "cameras: robot [top, wrist], policy [front, wrist]"),
+    (
+        {"cameras": (Camera("top", 24, 32), Camera("wrist", 16, 16))},
+        "cameras: robot [top, wrist], policy [front, wrist]",
+    ),
     ({"cameras": (Camera("front", 48, 64), Camera("wrist", 16, 16))}, "robot sends 64x48, policy takes 32x24"),
     ({"extra_state": (ExtraState("observation.environment_state", 3),)}, "robot has 3, policy takes 2"),
     ({"extra_state": ()}, "observation.environment_state: robot has none"),
@@ -153,6 +161,8 @@ def test_health_and_streams_say_no_until_warm(tiny: Path, engines: Engines) -> N
         states = watch_health(channel)
         named = watch_health(channel, "edge_runtime.policy.v1.PolicyService")
         assert (next(states), next(named)) == ("NOT_SERVING", "NOT_SERVING")
+        with pytest.raises(grpc.RpcError, match="tiny is warming up"):
+            channel.unary_unary(DESCRIBE)(b"", timeout=5)
         code, sentence = refusal(server.address, hello_to(policy))
         assert code is grpc.StatusCode.UNAVAILABLE
         assert sentence == "model tiny is still warming up"
@@ -160,6 +170,35 @@ def test_health_and_streams_say_no_until_warm(tiny: Path, engines: Engines) -> N
         assert (next(states), next(named)) == ("SERVING", "SERVING")
         with Robot(server.address, hello_to(policy)) as robot:
             robot.welcomed()
+
+
+def test_a_long_warm_up_tells_how_far_it_is(tiny: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "PROGRESS_S", 0.01)
+    said = threading.Event()
+    monkeypatch.setattr(server_module.log, "info", lambda line, *values: said.set() if "warming" in line else None)
+    engines.may_warm_up.clear()
+    with serving(tiny, wait=False):
+        assert said.wait(5)
+        engines.may_warm_up.set()
+
+
+def test_who_says_no_hello_is_not_waited_for(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "HANDSHAKE_S", 0.05)
+    with serving(tiny, max_sessions=1) as server:
+        with Robot(server.address, None) as mute:
+            assert status_of(mute)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+        with Robot(server.address, hello_to(bundle.load(tiny).policy)) as robot:
+            robot.welcomed()
+
+
+def test_an_engine_that_cannot_be_had_ends_the_server(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_engine(bundle: bundle.Bundle, runtime: Runtime) -> Engine:
+        raise ModelError("no such engine")
+
+    monkeypatch.setattr(server_module, "open_engine", open_engine)
+    config = ServerConfig(listen="127.0.0.1:0")
+    with PolicyServer(config, [bundle.load(tiny)]) as server, pytest.raises(ModelError, match="no such engine"):
+        server.run(Future())
 
 
 def test_a_stop_ends_every_stream_with_its_reason(tiny: Path) -> None:
@@ -181,12 +220,16 @@ def test_a_watcher_that_leaves_while_health_changes_stops_nothing(tiny: Path) ->
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
 
+    def close_all(channels: list[grpc.Channel]) -> None:
+        for channel in channels:
+            channel.close()
+
     def change_under_leaving_watchers() -> None:
-        for turn in range(60):
+        for turn in range(100):
             channels = [grpc.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),)) for _ in range(3)]
-            for channel in channels:
-                next(watch_health(channel))
-            leaving = threading.Thread(target=lambda: [channel.close() for channel in channels])
+            watchers = [watch_health(channel) for channel in channels]
+            assert all(next(watcher) for watcher in watchers)
+            leaving = threading.Thread(target=close_all, args=(channels,))
             leaving.start()
             servicer.set("", 1 + turn % 2)
             leaving.join()

@@ -17,6 +17,7 @@ from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Chunk, Failure, Frame, Observation, Ping, Policy, Skipped
 from policy_server import bundle, service
 from policy_server.server import PolicyServer
+from policy_server.session import Session
 
 from .conftest import Engines, HeldEngine, serving
 from .robots import Robot, hello_to, look, status_of
@@ -35,8 +36,7 @@ def server(tiny: Path, engines: Engines) -> Iterator[PolicyServer]:
 
 @pytest.fixture
 def engine(server: PolicyServer, engines: Engines) -> HeldEngine:
-    engine = engines["tiny"]
-    return engine
+    return engines["tiny"]
 
 
 @pytest.fixture
@@ -243,16 +243,15 @@ MALFORMED: dict[str, bytes] = {
     "another hello": codec.encode_hello(hello_to(Policy("t", "act", b"", (), (), (), 1, 30.0))).SerializeToString(),
     "piece first": pb.ClientMessage(piece=pb.FramePiece(observation=1, data=b"x")).SerializeToString(),
     "nan": codec.encode_observation(look(2, state=float("nan")))[0].SerializeToString(),
-    "two joints": codec.encode_observation(look(2, state=0))[0].SerializeToString().replace(b"x", b"x"),
+    "two joints": codec.encode_observation(
+        Observation(id=2, session=1, timestep=0, must_go=False, state=np.zeros(2, np.float32))
+    )[0].SerializeToString(),
     "replayed": codec.encode_observation(look(1))[0].SerializeToString(),
     "older session": codec.encode_observation(look(2, session=0))[0].SerializeToString(),
-    "frame": codec.encode_observation(
-        look(2, frames=(Frame.raw("front", np.zeros((2, 2, 3), np.uint8)),))
-    )[0].SerializeToString(),
+    "frame": codec.encode_observation(look(2, frames=(Frame.raw("front", np.zeros((2, 2, 3), np.uint8)),)))[
+        0
+    ].SerializeToString(),
 }
-MALFORMED["two joints"] = codec.encode_observation(
-    Observation(id=2, session=1, timestep=0, must_go=False, state=np.zeros(2, np.float32))
-)[0].SerializeToString()
 
 
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
@@ -268,12 +267,31 @@ def test_a_malformed_message_ends_its_stream_and_no_other(
     assert isinstance(robot.ask(look(1)), Chunk)
 
 
+def test_a_defect_of_ours_ends_its_stream_with_an_id(
+    server: PolicyServer,
+    policy: Policy,
+    robot: Robot,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def feed(session: Session, observation: Observation, receive_s: float) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch, Robot(server.address, hello_to(policy)) as unlucky:
+        patch.setattr(Session, "feed", feed)
+        unlucky.welcomed().send(look(1))
+        code, sentence = status_of(unlucky)
+    assert code is grpc.StatusCode.INTERNAL
+    assert sentence.removeprefix("the server failed ") in caplog.text
+    assert isinstance(robot.ask(look(1)), Chunk)
+
+
 def test_client_pings_during_a_long_inference_are_permitted(
     server: PolicyServer, engine: HeldEngine, policy: Policy
 ) -> None:
-    """10 s pings against 35 s of inference, ten times faster: unasked, gRPC cuts the connection at the third ping."""
+    """10 s pings against 35 s of inference, both faster: as gRPC comes, it cuts the connection at the third ping."""
     options = (
-        ("grpc.keepalive_time_ms", 1_000),
+        ("grpc.keepalive_time_ms", 1_100),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     )
@@ -281,7 +299,7 @@ def test_client_pings_during_a_long_inference_are_permitted(
         robot.welcomed()
         engine.gate.clear()
         robot.send(look(1))
-        threading.Timer(3.6, engine.gate.set).start()
+        threading.Timer(5.5, engine.gate.set).start()
         assert isinstance(robot.receive(), Chunk)
 
 
