@@ -1,0 +1,35 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge_runtime.config import SO101FollowerConfig
+from edge_runtime.robots.so_follower import SOFollower
+from edge_runtime.virtual_arm.bus import VirtualBus
+from edge_runtime.virtual_arm.calibration import write_calibration
+
+from .bench import POSE, Time
+
+
+@pytest.fixture
+def clock() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def arm(clock: Time) -> Iterator[VirtualBus]:
+    with VirtualBus(clock=clock, seed=1) as arm:
+        arm.place(POSE)
+        yield arm
+
+
+@pytest.fixture
+def config(arm: VirtualBus, tmp_path: Path) -> SO101FollowerConfig:
+    write_calibration(tmp_path, "virtual")
+    return SO101FollowerConfig(id="virtual", port=arm.path, calibration_dir=tmp_path)
+
+
+@pytest.fixture
+def robot(config: SO101FollowerConfig, clock: Time) -> Iterator[SOFollower]:
+    with SOFollower(config, clock) as robot:
+        yield robot

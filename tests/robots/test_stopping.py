@@ -1,0 +1,201 @@
+"""The SO follower comes to rest: as asked, at once when told to hurry, and on every line that still carries a byte."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_runtime.config import SO101FollowerConfig
+from edge_runtime.errors import BusError
+from edge_runtime.robots.so_follower import SOFollower
+from edge_runtime.virtual_arm.bus import VirtualBus
+
+from .bench import CALM, IDS, POSE, Hurry, Time, held, sequence
+
+
+def test_limp_ramps_then_lets_go(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    robot.prepare()
+    arm.log.clear()
+    began = clock.now
+    robot.stop("limp", Hurry(clock))
+    assert clock.now - began == pytest.approx(0.5)
+    ramp = [entry.values for entry in arm.log.writes("Torque_Limit")]
+    assert [values[1]["Torque_Limit"] for values in ramp] == [900, 800, 700, 600, 500, 400, 300, 200, 100, 0, 1000]
+    assert [values[6]["Torque_Limit"] for values in ramp] == [450, 400, 350, 300, 250, 200, 150, 100, 50, 0, 500]
+    words = sequence(arm, "Torque_Limit", "Torque_Enable")
+    assert words[:3] == ["write Torque_Limit", "write Torque_Enable", "read Torque_Enable"]
+    assert held(arm, "Torque_Enable") == [0] * 6
+    assert held(arm, "Torque_Limit") == [1000] * 5 + [500]  # the next program finds an arm with force
+
+
+def test_hurry_skips_the_ramp(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    robot.prepare()
+    arm.log.clear()
+    robot.stop("limp", Hurry(clock, at=clock.now + 0.12))  # while it is under way
+    assert [entry.values[1]["Torque_Limit"] for entry in arm.log.writes("Torque_Limit")] == [900, 800, 1000]
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+@pytest.mark.parametrize("policy", ["limp", "park", "hold"])
+def test_hurry_means_limp_at_once_whatever_the_policy(
+    robot: SOFollower, arm: VirtualBus, clock: Time, policy: Any
+) -> None:
+    robot.prepare()
+    arm.log.clear()
+    hurry = Hurry(clock)
+    hurry.set()
+    robot.stop(policy, hurry)
+    assert sequence(arm, "Torque_Enable", "Goal_Position")[0] == "write Torque_Enable"
+    assert held(arm, "Torque_Enable") == [0] * 6
+    assert clock.now < 0.1
+
+
+@pytest.mark.parametrize("ids", [[3], list(IDS)])
+@pytest.mark.parametrize("bits", ["overload", "over-temperature", "voltage"])
+def test_flags_do_not_keep_torque_on(
+    robot: SOFollower, arm: VirtualBus, clock: Time, ids: list[int], bits: str
+) -> None:
+    robot.prepare()
+    arm.inject({"fault": "flags", "ids": ids, "bits": bits})
+    robot.stop("limp", Hurry(clock))
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_torque_off_goes_to_all_before_anything_is_verified(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    robot.prepare()
+    arm.inject({"fault": "silent", "ids": [1]})
+    with pytest.raises(BusError, match=r"Torque_Enable could not be set: shoulder_pan \(id 1\) did not confirm"):
+        robot.stop("limp", Hurry(clock))
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_a_torque_off_that_was_lost_is_repeated(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    robot.prepare()
+    arm.log.clear()
+    hurry = Hurry(clock)
+    hurry.set()
+    arm.inject({"fault": "deaf", "ids": [4], "count": 2})
+    robot.stop("limp", hurry)
+    assert [list(entry.values) for entry in arm.log.writes("Torque_Enable")] == [[1, 2, 3, 4, 5, 6], [4]]
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_a_noisy_line_is_let_go_of_too(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    robot.prepare()
+    for fault in ("corrupt", "silent", "junk", "foreign"):
+        arm.inject({"fault": fault, "rate": 0.1})
+    robot.stop("limp", Hurry(clock))
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_park_goes_to_the_pose_at_start_slowly_then_limp(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    robot.prepare()
+    away = [goal + 400 for goal in POSE[:5]] + [2100]
+    robot._bus.establish("Goal_Position", dict(zip(IDS, away, strict=True)))
+    clock.now += 2.0
+    assert arm.positions().tolist() == away
+    arm.log.clear()
+    robot.stop("park", Hurry(clock))
+    goals = [entry.values[1]["Goal_Position"] for entry in arm.log.writes("Goal_Position")]
+    assert goals[0] <= away[0]
+    assert np.all(np.diff(goals) <= 0)
+    assert np.abs(np.diff(goals)).max() <= 60 * 0.02 / 360 * 4095 + 1  # 60 degrees a second
+    assert arm.positions() == pytest.approx(POSE, abs=23)
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_park_obeys_a_rest_pose_and_a_lower_speed(config: SO101FollowerConfig, arm: VirtualBus, clock: Time) -> None:
+    config.rest_pose, config.max_speed = {"shoulder_pan": 0.0}, 20.0
+    with SOFollower(config, clock) as robot:
+        robot.prepare()
+        began = clock.now
+        robot.stop("park", Hurry(clock))
+    assert clock.now - began == pytest.approx((2048 - 1500) * 360 / 4095 / 20 + 0.5, abs=0.25)
+    assert arm.positions() == pytest.approx([2048, *POSE[1:]], abs=23)
+
+
+def test_park_gives_up_in_time(
+    config: SO101FollowerConfig, arm: VirtualBus, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    config.rest_pose, config.park_timeout_s = {"shoulder_pan": 110.0}, 1.0
+    with SOFollower(config, clock) as robot:
+        robot.prepare()
+        began = clock.now
+        robot.stop("park", Hurry(clock))
+    assert clock.now - began == pytest.approx(1.5, abs=0.1)
+    assert "not at rest after 1.0 s: the arm is let go where it is" in caplog.messages
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_park_is_cut_short_by_hurry(config: SO101FollowerConfig, arm: VirtualBus, clock: Time) -> None:
+    config.rest_pose = {"shoulder_pan": 110.0}
+    with SOFollower(config, clock) as robot:
+        robot.prepare()
+        began = clock.now
+        robot.stop("park", Hurry(clock, at=began + 0.3))
+    assert clock.now - began < 0.4
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_park_leaves_a_dead_servo_alone(config: SO101FollowerConfig, arm: VirtualBus, clock: Time) -> None:
+    config.rest_pose = {"shoulder_pan": -40.0}
+    with SOFollower(config, clock) as robot:
+        robot.prepare()
+        arm.inject({"fault": "silent", "ids": [5]})
+        with pytest.raises(BusError, match="wrist_roll"):
+            robot.stop("park", Hurry(clock))
+    assert arm.positions()[0] == pytest.approx(2048 - 455, abs=23)
+    assert held(arm, "Torque_Enable") == [0] * 6
+    assert all(5 not in entry.values for entry in arm.log.writes("Goal_Position")[1:])
+
+
+def test_hold_leaves_torque_on_and_can_be_ended_later(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    robot.prepare()
+    arm.log.clear()
+    robot.stop("hold", CALM)
+    assert not list(arm.log)
+    assert held(arm, "Torque_Enable") == [1] * 6
+    robot.stop("limp", Hurry(clock))
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_stopping_twice_or_before_the_start_is_harmless(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    before = len(arm.log)
+    robot.stop("limp", Hurry(clock))
+    assert len(arm.log) == before  # a dry run touches nothing
+    robot.prepare()
+    robot.stop("limp", Hurry(clock))
+    before = len(arm.log)
+    robot.stop("limp", Hurry(clock))
+    assert len(arm.log) == before
+    robot.close()
+    robot.close()
+    robot.stop("limp", Hurry(clock))
+
+
+def test_a_start_that_failed_is_stopped_too(
+    robot: SOFollower, arm: VirtualBus, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torque was on from before; what began to change it must end it."""
+    robot.prepare()
+    robot.stop("hold", CALM)
+    servo = arm.servos[2]
+    write = servo.write
+    monkeypatch.setattr(servo, "write", lambda address, data: None if address == 42 else write(address, data))
+    arm.place([1600] * 6)
+    servo.set("Goal_Position", 3000)
+    with pytest.raises(BusError, match="Goal_Position"):
+        robot.prepare()
+    assert held(arm, "Torque_Enable") == [1] * 6
+    robot.stop("limp", Hurry(clock))
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_a_pulled_cable_is_said_once_and_plainly(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    robot.prepare()
+    arm.inject({"fault": "unplug"})
+    expected = "the port is gone.*hold their last goal until their supply is cut"
+    with pytest.raises(BusError, match=expected):
+        robot.stop("limp", Hurry(clock))
+    robot.stop("limp", Hurry(clock))
+    robot.close()
