@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import cv2
 import grpc
 import numpy as np
 import pytest
@@ -303,60 +303,27 @@ def test_client_pings_during_a_long_inference_are_permitted(
         assert isinstance(robot.receive(), Chunk)
 
 
-@pytest.fixture
-def pictures(seeing: Path) -> Iterator[tuple[Robot, HeldEngine]]:
-    engines = Engines()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("policy_server.server.open_engine", engines.open)
-        policy = bundle.load(seeing).policy
-        with serving(seeing) as server, Robot(server.address, hello_to(policy)) as robot:
-            yield robot.welcomed(), engines["seeing"]
+def test_must_go_first_then_the_earliest_deadline(tiny: Path, engines: Engines, policy: Policy) -> None:
+    with serving(tiny, max_batch=1) as server, ExitStack() as stack:
+        first, *robots = (stack.enter_context(Robot(server.address, hello_to(policy))).welcomed() for _ in range(4))
+        engine = engines["tiny"]
+        engine.gate.clear()
+        first.send(look(1))
+        engine.sizes.get(timeout=5)
+        order: list[float] = []
+        engine.spoil = lambda batch: order.append(float(batch["observation.state"][0, 0]))
+        waiting = ({"runs_dry_in_s": 5.0}, {"runs_dry_in_s": 0.5}, {"must_go": True, "runs_dry_in_s": 0.0})
+        for name, (robot, urgency) in enumerate(zip(robots, waiting, strict=True)):
+            robot.send(look(1, state=float(name), **urgency))
+            robot.send_bytes(codec.encode_ping(Ping(1)).SerializeToString())
+            assert robot.receive() == Ping(1)
+        engine.gate.set()
+        for robot in robots:
+            assert isinstance(robot.receive(), Chunk)
+    assert order == [0.0, 2.0, 1.0, 0.0]  # the one that was being run, then by urgency
 
 
-def view(id: int, front: int, wrist: int, *, order: int = 1, **changes: Any) -> Observation:
-    """What the two cameras see: grey of the given brightness."""
-    frames = [
-        Frame.raw("front", np.full((24, 32, 3), front, np.uint8)),
-        Frame.raw("wrist", np.full((16, 16, 3), wrist, np.uint8)),
-    ][::order]
-    extra = {"observation.environment_state": np.array([0.0, 1.0], np.float32)}
-    return look(id, timestep=id, frames=tuple(frames), extra_state=extra, **changes)
-
-
-def test_frames_go_where_their_names_say(pictures: tuple[Robot, HeldEngine]) -> None:
-    robot, _ = pictures
-    for id, order in ((1, 1), (2, -1)):
-        np.testing.assert_allclose(robot.ask(view(id, 100, 40, order=order)).actions, rows(0.5 + 1 + 140), rtol=1e-6)
-    np.testing.assert_allclose(robot.ask(view(3, 100, 40), jpeg_quality=90).actions, rows(0.5 + 1 + 140), rtol=1e-6)
-
-
-def test_a_damaged_jpeg_fails_alone(pictures: tuple[Robot, HeldEngine]) -> None:
-    robot, _ = pictures
-    done, data = cv2.imencode(".jpg", np.zeros((24, 32, 3), np.uint8))
-    assert done
-    good = view(1, 9, 9)
-    damaged = Frame("front", 24, 32, "jpeg", data.tobytes()[:-2])
-    failure = robot.ask(look(1, frames=(damaged, good.frames[1]), extra_state=good.extra_state))
-    assert isinstance(failure, Failure)
-    assert failure.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
-    assert "not a whole JPEG" in failure.message
-    assert isinstance(robot.ask(view(2, 9, 9)), Chunk)
-
-
-def test_a_jpeg_that_lies_about_its_size_is_not_decoded(pictures: tuple[Robot, HeldEngine]) -> None:
-    robot, _ = pictures
-    done, data = cv2.imencode(".jpg", np.zeros((24, 32, 3), np.uint8))
-    assert done
-    bomb = data.tobytes().replace(b"\x00\x18\x00\x20", b"\x4e\x20\x4e\x20", 1)  # 20000 x 20000
-    good = view(1, 9, 9)
-    failure = robot.ask(
-        look(1, frames=(Frame("front", 24, 32, "jpeg", bomb), good.frames[1]), extra_state=good.extra_state)
-    )
-    assert "the JPEG is 20000x20000, declared 32x24" in failure.message
-
-
-def test_an_injected_delay_is_a_stage_of_its_own_and_holds_up_no_other_model(tiny: Path, seeing: Path) -> None:
-    policy = bundle.load(tiny).policy
+def test_an_injected_delay_is_a_stage_of_its_own(tiny: Path, policy: Policy) -> None:
     with serving(tiny, inject_latency_ms=100) as server, Robot(server.address, hello_to(policy)) as robot:
         times = robot.welcomed().ask(look(1)).times
         assert 0.1 <= times.inject < 0.2
