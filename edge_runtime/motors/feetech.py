@@ -104,6 +104,8 @@ WRITE_LIMITS = {
 # of the checksum, and then reads tens of thousands of counts; one turn and the greatest offset is all there can be.
 READ_LIMITS = {"Present_Position": TICKS_PER_TURN - 1 + 2047}
 
+# Register Baud_Rate -> bit/s. LeRobot and the vendor disagree about 5, 6 and 7: not to be used.
+BAUD_RATES = {0: 1_000_000, 1: 500_000, 2: 250_000, 3: 128_000, 4: 115_200}
 ERROR_BITS = {1: "voltage", 2: "magnetic sensor", 4: "over-temperature", 8: "over-current", 16: "angle", 32: "overload"}
 MODELS = {777: "STS3215", 2825: "STS3250", 11272: "SM8512BL", 1284: "SCS0009"}
 

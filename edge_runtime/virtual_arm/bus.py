@@ -98,6 +98,13 @@ class VirtualBus:
             for servo, tick in zip(self.servos.values(), ticks, strict=True):
                 servo.place(float(tick))
 
+    def turn(self, ticks: Mapping[int, float]) -> None:
+        """Let a hand turn limp joints (number -> ticks of the shaft); only without a plant."""
+        with self._lock:
+            self._advance()
+            for joint, tick in ticks.items():
+                self.servos[joint].turn(tick)
+
     def inject(self, order: Mapping[str, Any]) -> None:
         """Let something go wrong: {"fault": "silent", "ids": [3]}; the words are in `faults`. ConfigError if unknown.
 
@@ -162,14 +169,14 @@ class VirtualBus:
         if request.code == Instruction.SYNC_READ and self._faults.strikes("order"):
             answers.reverse()
         for servo, data in answers:
-            if data is None or self._faults.strikes("silent", servo.id):
+            if data is None or self._faults.strikes("silent", servo.joint):
                 continue
             raw = frame(servo.id, servo.flags, data)
             ready += self._return_delay(servo) + self._duration(raw)
             self.log.add(Entry(self._clock(), Frame(servo.id, servo.flags, data), request))
-            late = self._faults.strikes("late", servo.id)
-            slow = self._faults.strikes("bytewise", servo.id)
-            raw = self._faults.distort(servo.id, raw)
+            late = self._faults.strikes("late", servo.joint)
+            slow = self._faults.strikes("bytewise", servo.joint)
+            raw = self._faults.distort(servo.joint, raw)
             start = ready + (late.delay_s if late else 0.0)
             if slow is None:
                 self._line.say(raw, start)
@@ -186,8 +193,14 @@ class VirtualBus:
         elif request.code == Instruction.SYNC_WRITE:
             ids = [servo for servo, _ in sync_rows(request.parameters)] if len(request.parameters) > 1 else []
         else:
-            ids = list(self.servos) if request.servo == BROADCAST else [request.servo]
-        return [self.servos[each] for each in ids if each in self.servos and not self._faults.strikes("deaf", each)]
+            ids = [each.id for each in self.servos.values()] if request.servo == BROADCAST else [request.servo]
+        baud = self._line.baud
+        return [
+            servo
+            for each in dict.fromkeys(ids)
+            for servo in self.servos.values()
+            if servo.id == each and servo.baud == baud and not self._faults.strikes("deaf", servo.joint)
+        ]
 
     def _obey(self, servo: VirtualServo, request: Frame) -> bytes | None:
         """Do what `request` says; the data of the answer, or None where none is given."""

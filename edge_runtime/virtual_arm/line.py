@@ -20,7 +20,10 @@ from edge_runtime.motors.feetech import Frame, FrameDecoder
 
 _FRAME_GAP_S = 0.005  # a frame that pauses longer was given up
 _IDLE_S = 1.0
-_TIOCGEXCL = 0x80045440  # Linux; the termios module has no name for it
+# Linux; the termios module has no names for them.
+_TIOCGEXCL = 0x80045440
+_TCGETS2 = 0x802C542A
+_OUTPUT_SPEED = struct.Struct("40x I")  # of struct termios2, in bit/s
 
 
 class Line:
@@ -42,6 +45,12 @@ class Line:
     def path(self) -> str:
         """What a client opens; empty while unplugged."""
         return str(self._link) if self._link and self._name else self._name
+
+    @property
+    def baud(self) -> int:
+        """The rate that the client has set, in bit/s. Only from `hear`."""
+        speed: int = _OUTPUT_SPEED.unpack(fcntl.ioctl(self._slave, _TCGETS2, bytes(_OUTPUT_SPEED.size)))[0]
+        return speed
 
     def open(self) -> None:
         """Plug in and begin to listen; OutputError when the link cannot be made."""
@@ -73,6 +82,7 @@ class Line:
         # Our own hold on the slave side keeps the pty alive while no client has it open.
         self._master, self._slave = os.openpty()
         tty.setraw(self._slave)
+        _set_speed(self._slave)
         os.set_blocking(self._master, False)
         self._name = os.ttyname(self._slave)
         if self._link is not None:
@@ -151,6 +161,13 @@ class Line:
             return  # it lives
         fcntl.ioctl(self._slave, termios.TIOCNXCL)
         fcntl.flock(self._slave, fcntl.LOCK_UN)
+
+
+def _set_speed(slave: int) -> None:
+    """1 Mbit/s, for a client that opens the pty as a file."""
+    attributes = termios.tcgetattr(slave)
+    attributes[4] = attributes[5] = termios.B1000000
+    termios.tcsetattr(slave, termios.TCSANOW, attributes)
 
 
 def _do(act: Callable[[], None], done: Future[None]) -> None:

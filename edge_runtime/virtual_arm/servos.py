@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from edge_runtime.motors.feetech import REGISTERS, decode
+from edge_runtime.motors.feetech import BAUD_RATES, REGISTERS, TICKS_PER_TURN, decode
 
 TABLE_SIZE = 88
 STORED = 40  # registers below are kept over power-off
@@ -14,6 +14,7 @@ MIDDLE = 2048
 _STEP_S = 0.002  # of the motion profile
 _LANDED = 0.25  # counts from the goal
 _FULL_TORQUE = 1000
+_MULTI_TURN = 0x10  # bit of register Phase
 _MAX_ACCELERATION = 254  # like 0: all that the motor can, and that is for the plant, with its masses, to say
 _FACTORY = {
     "Firmware_Major_Version": 3,
@@ -52,12 +53,13 @@ _READ_ONLY |= set(range(56, TABLE_SIZE)) - {REGISTERS["Maximum_Acceleration"].ad
 class VirtualServo:
     """Answers reads and writes, and moves towards its goal as time is told to it.
 
-    `shaft` is the true position in ticks. Without a plant it follows `setpoint`, the motion profile; with one, it is
+    `joint` is which of the arm's it is; its id is a register, and may be another. `shaft` is the true position in
+    ticks, which goes on counting where the encoder begins again. Without a plant it follows `setpoint`, the motion profile; with one, it is
     what the plant says and the profile is what the plant is asked for. `flags` is the error byte.
     """
 
     def __init__(self, servo: int, now: float, shaft: float = MIDDLE) -> None:
-        self.id = servo
+        self.joint = servo
         self.shaft = self.setpoint = float(shaft)
         self.flags = 0
         self._velocity = 0.0  # of the profile, counts/s
@@ -68,6 +70,15 @@ class VirtualServo:
         for name, value in {**_FACTORY, "ID": servo}.items():
             self.set(name, value)
         self.power_cycle()
+
+    @property
+    def id(self) -> int:
+        return self._value("ID")
+
+    @property
+    def baud(self) -> int:
+        """The only rate at which it understands."""
+        return BAUD_RATES.get(self._value("Baud_Rate"), 0)
 
     def get(self, name: str) -> int:
         register = REGISTERS[name]
@@ -127,6 +138,11 @@ class VirtualServo:
         self._velocity = 0.0
         self.set("Goal_Position", self._reported())
 
+    def turn(self, shaft: float) -> None:
+        """A hand turns the shaft there; not against torque."""
+        if not self.torque:
+            self.shaft = self.setpoint = float(shaft)
+
     @property
     def torque(self) -> float:
         """The part of its force that it may use, 0..1: nothing while a flag says so that releases torque."""
@@ -177,7 +193,8 @@ class VirtualServo:
         self.set("Homing_Offset", max(-2047, min(2047, offset)))
 
     def _reported(self) -> int:
-        return round(self.shaft) - self._value("Homing_Offset")
+        ticks = round(self.shaft) - self._value("Homing_Offset")
+        return ticks if self._value("Phase") & _MULTI_TURN else ticks % TICKS_PER_TURN
 
     def _present(self) -> dict[str, int]:
         return {
