@@ -34,6 +34,8 @@ class Reference:
 
 def find(checkpoint: Checkpoint, policy: Policy) -> Iterator[Reference]:
     """The pairs stored in the checkpoint's folder or beside it. Raises ModelError when they are another policy's."""
+    if checkpoint.frames:  # they hold frames of the size that the checkpoint says
+        return
     for folder in (checkpoint.folder, checkpoint.folder.parent):
         if (path := folder / "reference.npz").is_file():
             plain = read(path, checkpoint, policy)

@@ -1,0 +1,63 @@
+"""`export-onnx --check`: what a bundle can prove on another machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policy_server.export.cli import main
+
+from .conftest import edit
+
+pytestmark = pytest.mark.export
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = sys.modules["onnx"] = sys.modules["safetensors"] = None
+from policy_server.export.cli import main
+sys.exit(main([f"--check={sys.argv[1]}"]))
+"""
+
+
+@pytest.fixture(params=["act_so101_pick_place", "smolvla_tiny"])
+def made(request: pytest.FixtureRequest, bundle_of: Callable[..., Path], tmp_path: Path) -> Path:
+    """A bundle to tamper with."""
+    return Path(shutil.copytree(bundle_of(request.param), tmp_path / "bundle"))
+
+
+def test_needs_no_torch(made: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, made], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "stored pair on CPUExecutionProvider" in done.stdout
+
+
+def test_a_damaged_graph_is_found(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = max(made.glob("*.onnx"), key=lambda path: path.stat().st_size)
+    content = bytearray(graph.read_bytes())
+    content[len(content) // 2] ^= 1
+    graph.write_bytes(content)
+    assert main([f"--check={made}"]) == 65
+    assert f"{graph.name}: is damaged" in capsys.readouterr().err
+
+
+def test_other_answers_are_found(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(made / "reference.npz") as stored:
+        arrays = dict(stored)
+    np.savez(made / "reference.npz", **(arrays | {"action": arrays["action"] + np.float32(0.01)}))
+    manifest = json.loads((made / "manifest.json").read_text())
+    from policy_server.export.bundle_writer import digest_of
+
+    edit(made / "manifest.json", files=manifest["files"] | {"reference.npz": digest_of(made / "reference.npz")})
+    assert main([f"--check={made}"]) == 65
+    assert "actions differ by up to" in capsys.readouterr().err
+
+
+def test_shipped_bundles_pass() -> None:
+    for name in ("act_so101_pick_place", "act_so101_cubes"):
+        assert main([f"--check={name}"]) == 0

@@ -1,0 +1,102 @@
+"""The engine that runs a SmolVLA bundle: repeatable, in batches, by text, and guided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_runtime.errors import ModelError
+from policy_server import bundle
+from policy_server.engines import Engine, open_engine
+from policy_server.engines.guidance import weights
+from policy_server.engines.providers import Runtime
+
+pytestmark = pytest.mark.export
+Batch = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def engine(bundle_of: Callable[..., Path]) -> Engine:
+    return open_engine(bundle.load(bundle_of("smolvla_tiny")), Runtime("cpu", threads=1))
+
+
+@pytest.fixture
+def observation(bundle_of: Callable[..., Path]) -> Batch:
+    """One, without noise of its own."""
+    pair = bundle.load(bundle_of("smolvla_tiny")).reference()
+    return {name: array for name, array in pair.items() if name not in ("action", "noise")}
+
+
+def batch_of(observation: Batch, seeds: list[list[int]]) -> Batch:
+    return {name: np.repeat(array, len(seeds), 0) for name, array in observation.items()} | {"seed": np.array(seeds)}
+
+
+def test_a_seed_repeats_a_chunk_bit_for_bit(engine: Engine, observation: Batch) -> None:
+    first, other, again = (engine.infer(batch_of(observation, [[seed, 7]])) for seed in (3, 4, 3))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_an_earlier_chunk_is_not_overwritten_by_a_later_one(engine: Engine, observation: Batch) -> None:
+    first = engine.infer(batch_of(observation, [[1, 0]]))
+    kept = first.copy()
+    engine.infer(batch_of(observation, [[2, 0]]))
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_a_batch_is_its_members(engine: Engine, observation: Batch) -> None:
+    seeds = [[1, 0], [2, 0], [3, 0]]
+    together = engine.infer(batch_of(observation, seeds))
+    alone = np.concatenate([engine.infer(batch_of(observation, [seed])) for seed in seeds])
+    assert together.shape[0] == 3
+    np.testing.assert_allclose(together, alone, atol=1e-3)
+
+
+def test_the_text_matters_and_its_newline_does_not(engine: Engine, observation: Batch) -> None:
+    batch = batch_of(observation, [[1, 0]])
+    plain, newline, other = (
+        engine.infer(batch | {"task": np.array([text])}) for text in ("pick it up", "pick it up\n", "put it down")
+    )
+    np.testing.assert_array_equal(plain, newline)
+    assert not np.array_equal(plain, other)
+
+
+def test_a_text_beyond_the_limit_is_cut(engine: Engine, observation: Batch) -> None:
+    batch = batch_of(observation, [[1, 0]])
+    long = "pick up the red cube " * 40
+    one, other = (engine.infer(batch | {"task": np.array([text])}) for text in (long, long + "or not"))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_weights_of_zero_guide_nowhere(engine: Engine, observation: Batch) -> None:
+    batch = batch_of(observation, [[1, 0]])
+    previous = np.ones((1, 50, 6), np.float32)
+    plain, guided, pulled = (
+        engine.infer(batch | more)
+        for more in (
+            {},
+            {"previous": previous, "weights": np.zeros((1, 50), np.float32)},
+            {"previous": previous, "weights": weights("linear", 4, 20, 50)[None]},
+        )
+    )
+    np.testing.assert_array_equal(plain, guided)
+    assert np.abs(pulled - plain)[0, :4].max() > 1
+
+
+def test_warm_up_runs_every_batch_size(engine: Engine) -> None:
+    told: list[str] = []
+    engine.warm_up([1, 2, 4], told.append)
+    assert told == ["batch of 1", "batch of 2", "batch of 4"]
+
+
+def test_a_graph_of_another_policy_is_refused(bundle_of: Callable[..., Path]) -> None:
+    loaded = bundle.load(bundle_of("smolvla_tiny"))
+    swapped = bundle.Bundle(
+        loaded.path, loaded.policy, {"prefix": loaded.graphs["step"], "step": loaded.graphs["prefix"]}, loaded.manifest
+    )
+    with pytest.raises(ModelError, match="inputs: .* are not"):
+        open_engine(swapped, Runtime("cpu"))
