@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +37,11 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def known(name: str) -> Iterator[tuple[Observation, Floats]]:
+def known(name: str) -> tuple[Observation, Floats]:
     """An observation, and the actions of the checkpoint as it is stored."""
     policy = policy_of(folder_of(name))
     observation = policy.observe(2, np.random.default_rng(0))
-    yield observation, policy.answer(observation)
+    return observation, policy.answer(observation)
 
 
 def test_0_3_keeps_statistics_among_the_weights(name: str, known: tuple[Observation, Floats], copy: Copy) -> None:

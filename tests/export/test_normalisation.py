@@ -18,8 +18,8 @@ WIDTH = np.array([10.0, 0.3, 200.0, 0.0])  # the last joint never moved
 STATISTICS = {
     "mean": random.normal(size=4) * 40,
     "std": np.array([20.0, 0.05, 3.0, 0.0]),
-    **{low: LOW for low in ("min", "q01", "q10")},
-    **{high: LOW + WIDTH for high in ("max", "q99", "q90")},
+    **dict.fromkeys(("min", "q01", "q10"), LOW),
+    **dict.fromkeys(("max", "q99", "q90"), LOW + WIDTH),
 }
 RAW = LOW + random.uniform(-1, 2, (100, 4)) * np.maximum(WIDTH, 1e-9)
 NEW, OLD = Rule(), Rule(widen_every_range=True)

@@ -69,6 +69,11 @@ def truncate(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
 
 
+def lose_a_shard(folder: Path) -> None:
+    layouts.to_shards(folder)
+    next(folder.glob("model-00002*")).unlink()
+
+
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -100,10 +105,8 @@ def swap_tokenizer(folder: Path) -> None:
     """A vocabulary larger than the policy's."""
     path = folder.parent / "vlm" / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
-    tokenizer["added_tokens"] += [
-        {"id": 400 + n, "content": f"<extra{n}>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-        for n in range(60)
-    ]  # fmt: skip
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    tokenizer["added_tokens"] += [{"id": 400 + n, "content": f"<extra{n}>", **plain} for n in range(60)]
     path.write_text(json.dumps(tokenizer))
 
 
@@ -116,7 +119,9 @@ CASES = {
     "peft": Case(ACT, config(use_peft=True), 65, "merge it into its base model"),
     "adapter": Case(ACT, lambda f: (f / "adapter_config.json").write_text("{}"), 65, "merge it into its base model"),
     "no state": Case(
-        ACT, config(input_features={"observation.environment_state": {"type": "ENV", "shape": [5]}}), 65,
+        ACT,
+        config(input_features={"observation.environment_state": {"type": "ENV", "shape": [5]}}),
+        65,
         "no observation.state",
     ),
     "old input shapes": Case(ACT, config(input_features=None), 65, "input_features is not a table"),
@@ -131,7 +136,9 @@ CASES = {
     "no weights": Case(ACT, lambda f: (f / "model.safetensors").unlink(), 65, "it holds no weights"),
     "truncated": Case(ACT, truncate, 65, "not a whole safetensors file"),
     "pickled": Case(ACT, pickled, 65, "pickled weights are never loaded"),
-    "a tensor missing": Case(ACT, weights(lambda t: t.pop("model.action_head.bias")), 65, "lack model.action_head.bias"),
+    "a tensor missing": Case(
+        ACT, weights(lambda t: t.pop("model.action_head.bias")), 65, "lack model.action_head.bias"
+    ),
     "a tensor left over": Case(
         ACT, weights(lambda t: t.update({"model.gate.weight": torch.zeros(1)})), 65, "hold unknown model.gate.weight"
     ),
@@ -140,9 +147,7 @@ CASES = {
     "left over beside SmolVLA": Case(
         SMOLVLA, weights(lambda t: t.update({"model.other": torch.zeros(1)})), 65, "hold unknown model.other"
     ),
-    "a shard missing": Case(
-        ACT, lambda f: (layouts.to_shards(f), next(f.glob("model-00002*")).unlink()), 65, "the shard model-00002-of-00003"
-    ),
+    "a shard missing": Case(ACT, lose_a_shard, 65, "the shard model-00002-of-00003"),
     # its statistics
     "statistics' file missing": Case(
         ACT, lambda f: layouts.statistics(f, "policy_preprocessor").unlink(), 65, "the statistics that normalizer"
@@ -151,7 +156,7 @@ CASES = {
         ACT, statistic(lambda t: t.pop("observation.state.std")), 65, "no std for it in the checkpoint; give --stats"
     ),
     "no statistics up to 0.3": Case(
-        ACT, lambda f: [path.unlink() for path in f.glob("policy_*")], 65, "no mean for it in the checkpoint; give --stats"
+        ACT, lambda f: [p.unlink() for p in f.glob("policy_*")], 65, "no mean for it in the checkpoint; give --stats"
     ),
     "infinite statistics": Case(
         ACT, lambda f: layouts.to_0_3(f, change=lambda t: torch.full_like(t, torch.inf)), 65, "mean is not finite"
@@ -160,18 +165,27 @@ CASES = {
         SMOLVLA, lambda f: layouts.to_0_3(f, sets=("so100", "so100-red")), 65, "(so100, so100-red); give the right ones"
     ),
     "a mode nobody knows": Case(
-        ACT, lambda f: edit_step(f, PRE, "normalizer_processor", norm_map={"STATE": "LOG", "ACTION": "MEAN_STD"}), 65,
+        ACT,
+        lambda f: edit_step(f, PRE, "normalizer_processor", norm_map={"STATE": "LOG", "ACTION": "MEAN_STD"}),
+        65,
         "unknown mode LOG",
     ),
     "a feature that is not scaled": Case(
-        ACT, lambda f: edit_step(f, PRE, "normalizer_processor", features={}), 65, "observation.state is missing from its"
+        ACT,
+        lambda f: edit_step(f, PRE, "normalizer_processor", features={}),
+        65,
+        "observation.state is missing from its",
     ),
     "only some features": Case(
-        ACT, lambda f: edit_step(f, PRE, "normalizer_processor", normalize_observation_keys=["observation.state"]), 65,
+        ACT,
+        lambda f: edit_step(f, PRE, "normalizer_processor", normalize_observation_keys=["observation.state"]),
+        65,
         "normalize_observation_keys is not supported",
     ),
     "two modes for actions": Case(
-        ACT, lambda f: edit_step(f, POST, "unnormalizer_processor", norm_map={"ACTION": "MIN_MAX"}), 65,
+        ACT,
+        lambda f: edit_step(f, POST, "unnormalizer_processor", norm_map={"ACTION": "MIN_MAX"}),
+        65,
         "ACTION is MEAN_STD before the policy and MIN_MAX after it",
     ),
     # its processors
@@ -196,22 +210,33 @@ CASES = {
     ),
     # what the user states
     "tokenizer folder": Case(SMOLVLA, nothing, 78, "holds no tokenizer.json", (*STATED, "--tokenizer=/nowhere")),
-    "too few names": Case(ACT, nothing, 78, "names: 5 joints (a, b, c, d, e), but observation.state has 6 numbers",
-        ("--names=a,b,c,d,e", "--units=degrees", "--fps=30")),
-    "units for others": Case(ACT, nothing, 78, "units: 2 for 6 names", ("--names=a,b,c,d,e,f", "--units=m,rad", "--fps=30")),
+    "too few names": Case(
+        ACT,
+        nothing,
+        78,
+        "names: 5 joints (a, b, c, d, e), but observation.state has 6 numbers",
+        ("--names=a,b,c,d,e", "--units=degrees", "--fps=30"),
+    ),
+    "units for others": Case(
+        ACT, nothing, 78, "units: 2 for 6 names", ("--names=a,b,c,d,e,f", "--units=m,rad", "--fps=30")
+    ),
     "the same name twice": Case(ACT, nothing, 78, "different names", ("--names=a,b,c,d,e,a", "--units=m", "--fps=30")),
     "names alone": Case(ACT, nothing, 78, "neither joint names nor units", ("--names=a,b,c,d,e,f", "--fps=30")),
     "neither names nor robot": Case(ACT, nothing, 78, "neither joint names nor units", ("--fps=30",)),
     "both": Case(ACT, nothing, 78, "give either", (*STATED, "--names=a")),
-    "a robot not in the table": Case(ACT, nothing, 78, "robot.type: aloha is not in the table", ("--robot.type=aloha", "--fps=30")),
+    "a robot not in the table": Case(
+        ACT, nothing, 78, "robot.type: aloha is not in the table", ("--robot.type=aloha", "--fps=30")
+    ),
     "no rate": Case(ACT, nothing, 78, "fps: 0 is not in", ("--robot.type=so101_follower", "--fps=0")),
-    "a camera it lacks": Case(SMOLVLA, nothing, 78, "image_size: top is not a camera", (*STATED, "--image_size=top=640x480")),
+    "a camera it lacks": Case(
+        SMOLVLA, nothing, 78, "image_size: top is not a camera", (*STATED, "--image_size=top=640x480")
+    ),
     "statistics that are not there": Case(ACT, nothing, 78, "is not a file", (*STATED, "--stats=/nowhere.json")),
     "fps missing": Case(ACT, nothing, 64, "fps is missing", ("--robot.type=so101_follower",)),
     "unknown flag": Case(ACT, nothing, 64, "unrecognized arguments: --fast", (*STATED, "--fast")),
     "no size": Case(ACT, nothing, 64, "is not a size such as 640x480", (*STATED, "--image_size=big")),
     "an opset of old": Case(ACT, nothing, 64, "--opset: invalid choice: 9", (*STATED, "--opset=9")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -98,5 +98,5 @@ def test_a_graph_of_another_policy_is_refused(bundle_of: Callable[..., Path]) ->
     swapped = bundle.Bundle(
         loaded.path, loaded.policy, {"prefix": loaded.graphs["step"], "step": loaded.graphs["prefix"]}, loaded.manifest
     )
-    with pytest.raises(ModelError, match="inputs: .* are not"):
+    with pytest.raises(ModelError, match=r"inputs: .* are not"):
         open_engine(swapped, Runtime("cpu"))
