@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Literal
 
 log = logging.getLogger(__name__)
@@ -15,9 +16,10 @@ HOLDING_AFTER_S = 0.5
 class RuntimeState:
     """`running` <-> `draining` (no stream, rows left) <-> `holding` (no row for 0.5 s); `fault` and `stopping` last."""
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, now_s: float, tell: Callable[[str], None] = lambda state: None) -> None:
         self._lock = threading.Lock()
         self._started_s = now_s
+        self._tell = tell
         self._last_row_s = now_s
         self.current: State = "starting"
         self.changes: list[tuple[float, State]] = [(0.0, "starting")]
@@ -47,4 +49,5 @@ class RuntimeState:
         if state != self.current:
             log.info("%s -> %s", self.current, state)
             self.current = state
+            self._tell(state)
             self.changes.append((round(now_s - self._started_s, 3), state))

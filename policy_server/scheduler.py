@@ -75,6 +75,7 @@ class Scheduler:
         self.warm: Future[str] = Future()  # the provider's name
         self.over: Future[None] = Future()
         self.progress = "loading"
+        self._batch_since_s: float | None = None
         self._max_batch = max_batch
         self._batch_window_s = batch_window_s
         self._inject_s = inject_s
@@ -100,6 +101,12 @@ class Scheduler:
             self._sources.add(source)
             self._ready.notify()
 
+    @property
+    def busy_s(self) -> float:
+        """For how long it has been at the batch under way; 0 when idle."""
+        since_s = self._batch_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
     def _run(self, open_engine: Callable[[], Engine]) -> None:
         # Loading and warming up are on the thread that serves: CUDA keeps its handles and graphs by thread.
         try:
@@ -113,7 +120,9 @@ class Scheduler:
             while sources := self._next():
                 batch = [work for source in sources if (work := source.take())]
                 if batch:
+                    self._batch_since_s = time.monotonic()
                     self._serve(engine, batch)
+                    self._batch_since_s = None
             self.over.set_result(None)
         except Exception as error:  # a defect of ours: the program has to end, not to look as if it served
             self.over.set_exception(error)

@@ -15,6 +15,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from edge_runtime.errors import ConfigError, UsageError
+from edge_runtime.notify import Notifier
 from policy_server.address import Address
 from policy_server.bundle import Bundle
 from policy_server.config import ServerConfig
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 PROGRESS_S = 10.0
 STOP_S = 1.0
+STOPPED_WITHIN_S = 30.0  # as TimeoutStopSec of the service
+STUCK_S = 120.0  # in one batch: no inference takes so long, and systemd may start us anew
 WATCHERS = 8  # of health at once; any number may ask without watching
 
 _OPTIONS = (
@@ -97,6 +100,7 @@ class PolicyServer:
     def run(self, stop: Future[None]) -> None:
         """Warm up, then serve until `stop` is done. Raises what keeps a model from being served."""
         started_s = time.monotonic()
+        systemd = Notifier()
         waiting = {model.scheduler.warm: name for name, model in self._models.items()}
         while waiting:
             futures: list[Future[Any]] = [stop, *waiting]
@@ -108,11 +112,19 @@ class PolicyServer:
             if not done:
                 for name in waiting.values():
                     progress = self._models[name].scheduler.progress
+                    systemd.status(f"{name} is warming up ({progress})")
                     log.info("%s: warming up for %.0f s (%s)", name, time.monotonic() - started_s, progress)
         self._report(health_pb2.HealthCheckResponse.SERVING)
         log.info("serving [%s] on %s", ", ".join(self._models), self.address)
-        ends = [stop, *(model.scheduler.over for model in self._models.values())]
-        for end in wait(ends, None, FIRST_COMPLETED).done:
+        systemd.ready()
+        systemd.status(f"serving [{', '.join(self._models)}] on {self.address}")
+        schedulers = [model.scheduler for model in self._models.values()]
+        ends = [stop, *(scheduler.over for scheduler in schedulers)]
+        while not (ended := wait(ends, systemd.watchdog_s / 4 or None, FIRST_COMPLETED).done):
+            if all(scheduler.busy_s < STUCK_S for scheduler in schedulers):
+                systemd.alive()
+        systemd.stopping(STOPPED_WITHIN_S)
+        for end in ended:
             end.result()
 
     def __exit__(

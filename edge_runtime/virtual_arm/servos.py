@@ -54,8 +54,9 @@ class VirtualServo:
     """Answers reads and writes, and moves towards its goal as time is told to it.
 
     `joint` is which of the arm's it is; its id is a register, and may be another. `shaft` is the true position in
-    ticks, which goes on counting where the encoder begins again. Without a plant it follows `setpoint`, the motion profile; with one, it is
-    what the plant says and the profile is what the plant is asked for. `flags` is the error byte.
+    ticks, which goes on counting where the encoder begins again. Without a plant it follows `setpoint`, the motion
+    profile; with one, it is what the plant says and the profile is what the plant is asked for. `flags` is the error
+    byte.
     """
 
     def __init__(self, servo: int, now: float, shaft: float = MIDDLE) -> None:
