@@ -22,6 +22,7 @@ from edge_runtime.episodes import Episodes
 from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError, ProtocolError
 from edge_runtime.extra_state import HttpVector
 from edge_runtime.local_server import LocalServer
+from edge_runtime.notify import Notifier
 from edge_runtime.observer import Look, Observer
 from edge_runtime.robots import Robot, make_robot
 from edge_runtime.state import RuntimeState
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 SIMILAR_DEGREES = 1.0  # LeRobot's tolerance; it was chosen for degrees
 PRINT_GOALS_EVERY_S = 0.5
+STOPPED_WITHIN_S = 75.0  # the longest park_timeout_s and then limp; as TimeoutStopSec of the service
 
 
 def start(config: StartConfig) -> int:
@@ -62,7 +64,8 @@ class Runtime:
         self._hurry = threading.Event()  # a second signal: limp at once
         self._failure: EdgeRuntimeError | None = None
         self._started_s = time.monotonic()
-        self._state = RuntimeState(self._started_s)
+        self._systemd = Notifier()
+        self._state = RuntimeState(self._started_s, self._systemd.status)
         self._stages = StageTimes((*STAGES, "round_trip"))
         self._episode = 0
         self._starved_before = 0  # starved ticks until the episode's first chunk was there
@@ -111,13 +114,18 @@ class Runtime:
             give_up_after_s=config.give_up_after_s,
             stages=self._stages,
         )
-        description = stream.describe(self._stop)
+        self._systemd.ready()
+        description = stream.describe(self._stop, self._systemd.alive)
         if server is not None and server.exited:
             raise server.failure()
         if description is None:
             return None
         policy = _choose(description, config.model)
         views = {config.rename_map.get(name, name): camera for name, camera in cameras.items()}
+        used = {vector.name for vector in policy.extra_state}
+        for name in sorted(vectors.keys() - used):
+            log.warning("%s is not used by policy %s", name, policy.name)
+        vectors = {name: vector for name, vector in vectors.items() if name in used}
         hello = self._introduce(policy, robot, views, vectors)
         rows = hello.actions_per_chunk
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate)
@@ -195,7 +203,7 @@ class Runtime:
         if isinstance(limit, dict) and set(limit) - set(names):
             unknown = sorted(set(limit) - set(names))
             raise ConfigError(f"robot.max_relative_target: no joint {unknown[0]!r} (joints: {', '.join(names)})")
-        each = [limit.get(name, math.inf) if isinstance(limit, dict) else limit for name in names]
+        each = limit if isinstance(limit, dict) else dict.fromkeys(names, math.inf if limit is None else limit)
         return ActuatorLoop(
             ring,
             robot.port(1 / (config.fps * config.substeps)),
@@ -204,7 +212,7 @@ class Runtime:
             lower=robot.lower if config.robot.clamp_range else None,
             upper=robot.upper if config.robot.clamp_range else None,
             max_speed=config.robot.max_speed,
-            max_relative_target=None if limit is None else each,
+            max_relative_target=None if limit is None else [each.get(name, math.inf) for name in names],
             max_missed_replies=config.robot.max_missed_replies,
             dry_run=config.dry_run,
             realtime=config.realtime,
@@ -259,7 +267,9 @@ class Runtime:
                     "lifted": outcome.lifted,
                     "time_s": outcome.time_s,
                     "starved": starved - starved_before,
-                    "starved_after_first_chunk": 0 if self._merges_before is not None else starved - self._starved_before,
+                    "starved_after_first_chunk": 0
+                    if self._merges_before is not None
+                    else starved - self._starved_before,
                 }
             )
         self._stop.set()
@@ -272,6 +282,7 @@ class Runtime:
             if record is None:
                 continue
             seen = record.sequence
+            self._systemd.alive()
             now_s = time.monotonic()
             if record.paused:
                 self._state.rest(now_s)
@@ -293,6 +304,7 @@ class Runtime:
 
     def _begin_to_stop(self) -> None:
         self._stop.set()
+        self._systemd.stopping(STOPPED_WITHIN_S)
         self._state.enter("fault" if isinstance(self._failure, DeviceError) else "stopping", time.monotonic())
 
     def _rest(self, robot: Robot) -> None:

@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -61,7 +61,9 @@ def open_channel(address: str, *, insecure: bool) -> grpc.Channel:
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise ConfigError(f"server_address: {address!r} is not HOST:PORT or unix:/path")
         if not insecure and not is_loopback(host):
-            raise ConfigError(f"server_address: {address} is beyond loopback and not encrypted; --insecure=true allows it")
+            raise ConfigError(
+                f"server_address: {address} is beyond loopback and not encrypted; --insecure=true allows it"
+            )
     return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
@@ -100,15 +102,19 @@ class PolicyStream:
         self._connection: _Connection | None = None
         self.reconnects = 0
 
-    def describe(self, cancelled: threading.Event) -> ServerDescription | None:
-        """What the server offers, waiting for it up to `give_up_after_s`; None once `cancelled`."""
+    def describe(
+        self, cancelled: threading.Event, attempting: Callable[[], None] = lambda: None
+    ) -> ServerDescription | None:
+        """What the server offers, waiting for it up to `give_up_after_s`; None once `cancelled`.
+
+        `attempting` is called before each attempt.
+        """
         patience = _Patience(self._give_up_after_s)
         while not cancelled.is_set():
+            attempting()
             with open_channel(self._address, insecure=self._insecure) as channel:
                 try:
-                    answer = policy_pb2_grpc.PolicyServiceStub(channel).Describe(
-                        policy_pb2.DescribeRequest(), timeout=ATTEMPT_S
-                    )
+                    answer = _stub(channel).Describe(policy_pb2.DescribeRequest(), timeout=ATTEMPT_S)
                     return codec.decode_description(answer)
                 except grpc.RpcError as error:
                     reason = _translate(error, self._address)
@@ -150,7 +156,6 @@ class PolicyStream:
                             found = differences(hello, message.policy)
                             if found:
                                 raise ProtocolError(f"{self._address} welcomed another robot: " + "; ".join(found))
-                            patience = _Patience(self._give_up_after_s)
                             self.reconnects += bool(hello.digest)
                             log.info("%s to %s", "reconnected" if hello.digest else "connected", self._address)
                             hello = replace(hello, digest=message.policy.digest)
@@ -159,6 +164,7 @@ class PolicyStream:
                             conversation.pinged(connection.pong(message))
                         else:
                             conversation.answered(message)
+                            patience.renew()  # a welcome alone proves nothing: the stream may break again and again
                 reason = _Broken(f"{self._address} closed the stream")
             except _Broken as error:
                 reason = error
@@ -217,7 +223,7 @@ class _Connection:
             grpc.channel_ready_future(channel).result(timeout=ATTEMPT_S)
         except grpc.FutureTimeoutError as error:
             raise _Broken(f"{address} does not answer") from error
-        self._call = policy_pb2_grpc.PolicyServiceStub(channel).Act(self._requests(hello))
+        self._call = _stub(channel).Act(self._requests(hello))
         unwelcome = threading.Timer(ATTEMPT_S, self.cancel, ("no welcome from the server",))
         unwelcome.daemon = True
         unwelcome.start()
@@ -233,9 +239,7 @@ class _Connection:
                 yield message
         except grpc.RpcError as error:
             raise (
-                _Broken(f"{address}: {self._why_cancelled}")
-                if self._why_cancelled
-                else _translate(error, address)
+                _Broken(f"{address}: {self._why_cancelled}") if self._why_cancelled else _translate(error, address)
             ) from error
         finally:
             unwelcome.cancel()
@@ -259,24 +263,32 @@ class _Connection:
             yield from messages
 
 
+def _stub(channel: grpc.Channel) -> Any:
+    return policy_pb2_grpc.PolicyServiceStub(channel)  # type: ignore[no-untyped-call]  # generated without types
+
+
 class _Patience:
-    """Counts attempts and waits between them; raises the last reason when the time is up."""
+    """Counts failed attempts and waits between them; raises the last reason once they went on for too long."""
 
     def __init__(self, give_up_after_s: float) -> None:
         self._give_up_after_s = give_up_after_s
-        self._since_s = time.monotonic()
-        self.attempts = 0
+        self.renew()
+
+    def renew(self) -> None:
+        self._attempts, self._since_s = 0, 0.0
 
     def once_more(self, cancelled: threading.Event, reason: EdgeRuntimeError) -> None:
         if not isinstance(reason, _Broken):
             raise reason
-        waited_s = time.monotonic() - self._since_s
+        now_s = time.monotonic()
+        if self._attempts == 0:
+            self._since_s = now_s
+            log.warning("no stream: %s; trying again", reason)
+        waited_s = now_s - self._since_s
         if self._give_up_after_s and waited_s >= self._give_up_after_s:
             raise StreamError(f"no server for {waited_s:.0f} s: {reason}") from reason
-        if self.attempts == 0:
-            log.warning("no stream: %s; trying again", reason)
-        cancelled.wait(BACK_OFF_S[min(self.attempts, len(BACK_OFF_S) - 1)])
-        self.attempts += 1
+        cancelled.wait(BACK_OFF_S[min(self._attempts, len(BACK_OFF_S) - 1)])
+        self._attempts += 1
 
 
 def _translate(error: grpc.RpcError, address: str) -> EdgeRuntimeError:

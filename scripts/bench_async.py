@@ -1,6 +1,6 @@
 """Sequential against asynchronous in real time on the virtual arm, over many seeds: task time, success, starved ticks.
 
-    python scripts/bench_async.py --policy=state --episodes=50 --latency_ms=300
+python scripts/bench_async.py --policy=state --episodes=50 --latency_ms=300
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def main(argv: list[str]) -> int:
     )
     for mode, run in runs.items():
         late = run.summary["lateness_s"]
-        print(f"{mode}: lateness p50 {late['p50'] * 1e3:.2f} ms, p99 {late['p99'] * 1e3:.2f} ms; {run.summary['realtime']}")
+        print(
+            f"{mode}: lateness p50 {late['p50'] * 1e3:.2f} ms, p99 {late['p99'] * 1e3:.2f} ms; {run.summary['realtime']}"
+        )
     return 0
 
 

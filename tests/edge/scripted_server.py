@@ -41,6 +41,7 @@ class ScriptedServer(policy_pb2_grpc.PolicyServiceServicer):
     policy: Policy = POLICY
     refuse: tuple[grpc.StatusCode, str] | None = None
     silent: bool = False  # accepts a stream and says nothing
+    leave_after_welcome: bool = False
     hellos: list[Hello] = field(default_factory=list)
     greeted: threading.Event = field(default_factory=threading.Event)
     port: int = 0
@@ -86,6 +87,8 @@ class ScriptedServer(policy_pb2_grpc.PolicyServiceServicer):
         self.hellos.append(hello)
         yield codec.encode_welcome(Welcome(self.policy))
         self.greeted.set()
+        if self.leave_after_welcome:
+            return
         assembler = codec.ObservationAssembler(self.policy)
         for request in requests:
             if request.WhichOneof("body") == "ping":

@@ -143,7 +143,7 @@ def test_a_chunk_of_the_threshold_is_not_early() -> None:
 
 
 def test_a_still_arm_that_is_filtered_for_ever_never_starves() -> None:
-    """The server calls every ordinary observation similar; one that must go is answered, a round trip of 3 ticks later."""
+    """The server calls every ordinary observation similar; what must go is answered, three ticks later."""
     bench = Bench(threshold=25, rows=50)
     starved = 0
     due: list[tuple[int, Observation]] = []

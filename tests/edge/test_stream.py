@@ -192,3 +192,11 @@ def test_beyond_loopback_only_when_said_so() -> None:
         open_channel("192.0.2.1:8080", insecure=False)
     open_channel("192.0.2.1:8080", insecure=True).close()
     open_channel("[::1]:8080", insecure=False).close()
+
+
+def test_a_stream_that_is_welcomed_and_breaks_each_time_is_given_up(server: ScriptedServer) -> None:
+    server.leave_after_welcome = True
+    running = Running(server, give_up_after_s=1.0)
+    error = running.ended.get(timeout=WAIT_S)
+    assert isinstance(error, StreamError)
+    assert 2 <= len(server.hellos) <= 8  # with a back-off in between
