@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXPORT_BIN := .venv-export/bin
 TORCH ?= torch==2.13.0
+LEROBOT_PYTHON ?= python3
 SOURCES := cython_ext/_realtime.pyx pyproject.toml
 
 .PHONY: demo test check bench protos test-export test-lerobot build clean
@@ -30,6 +31,9 @@ protos: build  ## protos/policy.proto -> edge_runtime/wire
 
 test-export: .venv-export/ready  ## what needs torch, in an environment of its own
 	$(EXPORT_BIN)/python -m pytest -m export tests/export $(ARGS)
+
+test-lerobot:  ## live against LeRobot 0.4.4, by the Python that has it (and pytest, onnx, onnxscript)
+	$(LEROBOT_PYTHON) -m pytest -m lerobot tests/export/test_lerobot.py $(ARGS)
 
 build: $(VENV)/ready
 
