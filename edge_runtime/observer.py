@@ -129,7 +129,7 @@ class Observer:
             self._in_flight = None
 
     def answered(self, answer: Answer) -> None:
-        """Act on the answer to one observation. Raises ProtocolError if it cannot be one, StreamError after 5 failures."""
+        """Act on the answer to one observation. ProtocolError if it cannot be one, StreamError after 5 failures."""
         with self._lock:
             sent = self._sent.pop(answer.observation, None)
             if sent is None:

@@ -136,7 +136,7 @@ class Runtime:
             on_lost=stream.suspect,
             stages=self._stages,
             fps=config.fps,
-            threshold=0 if config.mode == "sequential" else math.floor(config.chunk_size_threshold * rows),
+            threshold=0 if config.mode == "sequential" else _part(config.chunk_size_threshold, rows),
             rows=rows,
         )
         return _Parts(robot, ring, observer, stream, hello)
@@ -155,10 +155,10 @@ class Runtime:
             log.warning("camera %s is not used by policy %s", name, policy.name)
         rows = config.actions_per_chunk or policy.chunk_size
         if config.mode == "sequential":
-            rows = math.floor((1 - config.chunk_size_threshold) * min(rows, policy.chunk_size))
+            rows = _part(1 - config.chunk_size_threshold, min(rows, policy.chunk_size))
             if rows == 0:
                 raise ConfigError(
-                    f"chunk_size_threshold: {config.chunk_size_threshold:g} leaves no action to execute in mode=sequential"
+                    f"chunk_size_threshold: {config.chunk_size_threshold:g} leaves mode=sequential nothing to execute"
                 )
         tolerance = config.similarity_tolerance
         units = sorted({joint.unit for joint in robot.joints})
@@ -249,7 +249,8 @@ class Runtime:
             self._stop.wait(config.duration_s or None)
 
     def _run_episodes(self, judge: Episodes, loop: ActuatorLoop, observer: Observer) -> None:
-        for self._episode in range(self._config.episodes):
+        for episode in range(self._config.episodes):
+            self._episode = episode
             loop.pause()
             judge.reset(self._config.first_seed + self._episode)
             observer.new_episode()
@@ -391,6 +392,11 @@ class Runtime:
                     csv.writer(file).writerows([("time_s", "episode", "level"), *self._queue_log])
             except OSError as error:
                 raise OutputError(f"queue_log: cannot write {self._config.queue_log}: {error.strerror}") from error
+
+
+def _part(part: float, rows: int) -> int:
+    """floor(part * rows), where 0.2 * 50 is 10 although the product of their doubles is less."""
+    return math.floor(part * rows + 1e-9)
 
 
 def _choose(description: messages.ServerDescription, model: str) -> messages.Policy:

@@ -33,9 +33,8 @@ def main(argv: list[str]) -> int:
     )
     for mode, run in runs.items():
         late = run.summary["lateness_s"]
-        print(
-            f"{mode}: lateness p50 {late['p50'] * 1e3:.2f} ms, p99 {late['p99'] * 1e3:.2f} ms; {run.summary['realtime']}"
-        )
+        p50, p99 = late["p50"] * 1e3, late["p99"] * 1e3
+        print(f"{mode}: lateness p50 {p50:.2f} ms, p99 {p99:.2f} ms; {run.summary['realtime']}")
     return 0
 
 

@@ -66,7 +66,7 @@ class Verdict:
 
 
 def mcnemar(worse: int, better: int) -> float:
-    """One-sided exact McNemar test: the chance of at least `worse` losses among the pairs that differ, if both are equal."""
+    """One-sided exact McNemar test: the chance of at least `worse` losses among the pairs that differ by luck alone."""
     pairs = worse + better
     return sum(comb(pairs, k) for k in range(worse, pairs + 1)) / 2.0**pairs
 
@@ -93,13 +93,13 @@ class Comparison:
     def run(self, watcher: Watcher) -> dict[Mode, Run]:
         """Run both modes. Raises what a process raised."""
         with ExitStack() as stack:
-            arm, ready = stack.enter_context(self._arm())
+            ready = stack.enter_context(self._arm())
             socket = f"unix:{self.folder}/policy.sock"
             stack.enter_context(self._server(socket))
             return {mode: self._run_mode(mode, socket, ready, watcher) for mode in MODES}
 
     @contextmanager
-    def _arm(self) -> Iterator[tuple[Process, dict[str, Any]]]:
+    def _arm(self) -> Iterator[dict[str, Any]]:
         arguments = [
             "virtual-arm",
             "--http_port=0",
@@ -108,7 +108,7 @@ class Comparison:
             "--until_stdin_closes=true",
         ]
         with Process("virtual-arm", "edge_runtime.cli", arguments, self.folder) as arm:
-            yield arm, arm.ready()
+            yield arm.ready()
 
     @contextmanager
     def _server(self, socket: str) -> Iterator[Process]:
