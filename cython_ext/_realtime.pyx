@@ -54,6 +54,12 @@ cdef extern from *:
         return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
     }
 
+    static inline int64_t thread_ns(void) {  /* what the scheduler has given this thread */
+        struct timespec spent;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+        return spent.tv_sec * INT64_C(1000000000) + spent.tv_nsec;
+    }
+
     /* Sleep until *word is not `value` any more or CLOCK_MONOTONIC reaches until_ns: 0, or ETIMEDOUT, EAGAIN, EINTR.
        The kernel's timer is absolute, as clock_nanosleep's, and one wake reaches every sleeper. */
     static int sleep_on(atomic_uint *word, unsigned value, int64_t until_ns) {
@@ -95,6 +101,7 @@ cdef extern from *:
     void add(atomic_llong *, int64_t) noexcept nogil
 
     int64_t now_ns() noexcept nogil
+    int64_t thread_ns() noexcept nogil
     int sleep_on(atomic_uint *, unsigned, int64_t) noexcept nogil
     void wake_all(atomic_uint *) noexcept nogil
     int poll_ns(int, short, int64_t, short *) noexcept nogil
@@ -125,7 +132,7 @@ cdef enum:
 
 assert BUCKETS == PYTHON_BUCKETS
 
-cdef int64_t FARTHEST = 1 << 60  # timesteps beyond are refused, so that adding to one cannot overflow
+cdef int64_t FARTHEST = 1 << 60  # timesteps and times beyond are refused, so that adding to one cannot overflow
 
 # -- one writer, one reader, neither waits --------------------------------------------------------------------------
 #
@@ -218,7 +225,8 @@ cdef class ActionRing:
     `aggregate` blends the timesteps that the plan and a new chunk both cover: (keep, take) for keep * old + take * new,
     a TemporalEnsemble, or a function of both arrays, (rows, joints) float32, that returns their blend.
     A row with a NaN or an infinity is a hole: it is never blended and never picked.
-    Raises ConfigError for sizes and pairs that cannot work.
+    A row is as old as the newest observation behind it; beyond `max_age_s` it is neither picked nor blended.
+    Raises ConfigError for sizes, pairs and ages that cannot work.
     """
 
     cdef readonly Py_ssize_t capacity
@@ -227,7 +235,9 @@ cdef class ActionRing:
     cdef Plan _plans[3]
     cdef int64_t[:, ::1] _timesteps  # (place, row)
     cdef int[:, ::1] _depths  # (place, row): chunks blended into the row
+    cdef int64_t[:, ::1] _seen  # (place, row): when the newest observation behind the row was made
     cdef float[:, :, ::1] _rows  # (place, row, joint)
+    cdef int64_t _max_age_ns
     # the writers'
     cdef object _lock
     cdef object _function
@@ -241,29 +251,39 @@ cdef class ActionRing:
     cdef readonly int64_t dropped_rows
     # the reader's
     cdef Py_ssize_t _next
+    cdef int64_t _taken_seen  # of the row that `take` gave last
+    cdef int64_t _too_old_to  # timesteps before it are counted in _too_old already
     cdef atomic_llong _cursor
     cdef atomic_llong _epoch
     cdef atomic_llong _holes
     cdef atomic_llong _jumps
+    cdef atomic_llong _too_old
 
-    def __cinit__(self, Py_ssize_t capacity, int joints, aggregate=(0.3, 0.7)):
+    def __cinit__(self, Py_ssize_t capacity, int joints, aggregate=(0.3, 0.7), *, double max_age_s=INFINITY):
         if capacity < 1:
             raise ConfigError(f"capacity: {capacity} is less than 1 row")
         if not 1 <= joints <= MAX_JOINTS:
             raise ConfigError(f"joints: {joints} is not in 1..{MAX_JOINTS}")
+        if not max_age_s > 0:
+            raise ConfigError(f"max_age_s: {max_age_s} is not an age")
+        self._max_age_ns = <int64_t> (min(max_age_s, FOREVER_S) * 1e9)
         self.capacity = capacity
         self.joints = joints
         self._timesteps = np.full((3, capacity), 0, np.int64)  # full, not zeros: touched now, not first by the loop
         self._depths = np.full((3, capacity), 0, np.intc)
+        self._seen = np.full((3, capacity), 0, np.int64)
         self._rows = np.full((3, capacity, joints), 0, np.float32)
         self._function = aggregate if callable(aggregate) else None
         self._pairs = np.array(pairs((0, 1) if callable(aggregate) else aggregate, capacity), np.float32)
         self._lock = threading.Lock()
         lay_out(&self._places)
 
-    def merge(self, int64_t first_timestep, const float[:, ::1] chunk not None, uint64_t session):
+    def merge(
+        self, int64_t first_timestep, const float[:, ::1] chunk not None, uint64_t session, int64_t seen_ns=FARTHEST
+    ):
         """Blend `chunk` (rows, joints), whose first row is for `first_timestep`, into the plan.
 
+        `seen_ns` is when its observation was made, on the clock of the loop's ticks; without it the rows never age.
         Returns how many rows were taken: those not yet executed. 0 leaves the plan as it is: the chunk is wholly
         stale, or of another session than the open one. Raises ValueError for another shape or more rows than the
         ring can hold; ConfigError when the user's function returns another shape.
@@ -277,6 +297,8 @@ cdef class ActionRing:
             raise ValueError(f"chunk has {rows} rows, the ring takes 1..{self.capacity}")
         if not -FARTHEST <= first_timestep <= FARTHEST:
             raise ValueError(f"first timestep {first_timestep} is not within 2**60")
+        if not 0 <= seen_ns <= FARTHEST:
+            raise ValueError(f"seen_ns: {seen_ns} is not a time within 2**60")
         with self._lock:
             if session != self.session:
                 self.foreign_chunks += 1
@@ -295,9 +317,9 @@ cdef class ActionRing:
                                  f"planned: the ring holds {self.capacity} rows")
             if self._function is not None and both:
                 blended = self._call(start, both, first_timestep, chunk[stale:])
-                self._weave(cursor, first_timestep, &chunk[stale, 0], rows, &blended[0, 0])
+                self._weave(cursor, first_timestep, seen_ns, &chunk[stale, 0], rows, &blended[0, 0])
             else:
-                self._weave(cursor, first_timestep, &chunk[stale, 0], rows, NULL)
+                self._weave(cursor, first_timestep, seen_ns, &chunk[stale, 0], rows, NULL)
             self.merges += 1
             self.merged_rows += rows
             self._publish()
@@ -316,7 +338,7 @@ cdef class ActionRing:
             if not clear and cursor is None:
                 return
             start = self._writers_cursor() if cursor is None else cursor
-            self._weave(start, 0, NULL, 0, NULL)
+            self._weave(start, 0, 0, NULL, 0, NULL)
             plan = &self._plans[self._places.back]
             if clear:
                 plan.rows = 0
@@ -332,7 +354,7 @@ cdef class ActionRing:
         """
         if out.shape[0] != self.joints:
             raise ValueError(f"out has {out.shape[0]} joints, the ring {self.joints}")
-        self.arrive()
+        self.arrive(now_ns())
         return self.take(&out[0])
 
     @property
@@ -354,6 +376,11 @@ cdef class ActionRing:
     def jumps(self):
         """How often the plan started beyond the cursor, which then went there."""
         return load(&self._jumps)
+
+    @property
+    def too_old(self):
+        """Timesteps whose row was passed over because of its age."""
+        return load(&self._too_old)
 
     # the writers' half, the lock held
 
@@ -397,7 +424,7 @@ cdef class ActionRing:
         return blended
 
     cdef void _weave(
-        self, int64_t cursor, int64_t first, const float *chunk, Py_ssize_t rows, const float *blended
+        self, int64_t cursor, int64_t first, int64_t seen, const float *chunk, Py_ssize_t rows, const float *blended
     ) noexcept nogil:
         """Back place <- the last plan's rows from `cursor` on and the chunk's: two rising runs woven into one."""
         cdef int last = self._last, back = self._places.back
@@ -405,13 +432,16 @@ cdef class ActionRing:
         cdef Py_ssize_t old = self._left_behind(cursor), new = 0, row = 0, joints = self.joints
         while old < plan.rows or new < rows:
             if new == rows or (old < plan.rows and self._timesteps[last, old] < first + new):
-                self._put(row, self._timesteps[last, old], self._depths[last, old], &self._rows[last, old, 0])
+                self._put(
+                    row, self._timesteps[last, old], self._depths[last, old], self._seen[last, old],
+                    &self._rows[last, old, 0],
+                )
                 old += 1
             elif old == plan.rows or self._timesteps[last, old] > first + new:
-                self._put(row, first + new, 1, chunk + new * joints)
+                self._put(row, first + new, 1, seen, chunk + new * joints)
                 new += 1
             else:
-                self._blend(row, old, chunk + new * joints, blended)
+                self._blend(row, old, seen, chunk + new * joints, blended)
                 if blended != NULL:
                     blended += joints
                 old += 1
@@ -420,28 +450,31 @@ cdef class ActionRing:
         self._plans[back] = plan[0]
         self._plans[back].rows = row
 
-    cdef inline void _put(self, Py_ssize_t row, int64_t timestep, int depth, const float *values) noexcept nogil:
+    cdef inline void _put(
+        self, Py_ssize_t row, int64_t timestep, int depth, int64_t seen, const float *values
+    ) noexcept nogil:
         self._timesteps[self._places.back, row] = timestep
         self._depths[self._places.back, row] = depth
+        self._seen[self._places.back, row] = seen
         memcpy(&self._rows[self._places.back, row, 0], values, self.joints * sizeof(float))
 
     cdef inline void _blend(
-        self, Py_ssize_t row, Py_ssize_t old, const float *new, const float *blended
+        self, Py_ssize_t row, Py_ssize_t old, int64_t seen, const float *new, const float *blended
     ) noexcept nogil:
-        """Row of the back place <- row `old` of the last plan with `new`: the finite side, or both."""
+        """Row of the back place <- row `old` of the last plan with `new`: the finite side, the young one, or both."""
         cdef const float *planned = &self._rows[self._last, old, 0]
         cdef int depth = self._depths[self._last, old], joint
-        cdef int64_t timestep = self._timesteps[self._last, old]
+        cdef int64_t timestep = self._timesteps[self._last, old], before = self._seen[self._last, old]
         cdef const float *pair
         cdef float *out
         if not finite(new, self.joints):
-            self._put(row, timestep, depth, planned)
-        elif not finite(planned, self.joints):
-            self._put(row, timestep, 1, new)
+            self._put(row, timestep, depth, before, planned)
+        elif not finite(planned, self.joints) or seen - before > self._max_age_ns:
+            self._put(row, timestep, 1, seen, new)
         elif blended != NULL:
-            self._put(row, timestep, depth + 1, blended)
+            self._put(row, timestep, depth + 1, max(seen, before), blended)
         else:
-            self._put(row, timestep, depth + 1, planned)
+            self._put(row, timestep, depth + 1, max(seen, before), planned)
             pair = &self._pairs[min(depth, self._pairs.shape[0]) - 1, 0]
             out = &self._rows[self._places.back, row, 0]
             for joint in range(self.joints):
@@ -454,8 +487,8 @@ cdef class ActionRing:
 
     # the reader's half
 
-    cdef Py_ssize_t arrive(self) noexcept nogil:
-        """Receive the newest plan and go to its first row that is not executed; how many there are from there."""
+    cdef Py_ssize_t arrive(self, int64_t now) noexcept nogil:
+        """Receive the newest plan and go to its first row that may be executed; how many there are from there."""
         cdef Plan *plan
         cdef int64_t cursor = load(&self._cursor)
         if receive(&self._places):
@@ -465,12 +498,24 @@ cdef class ActionRing:
             cursor = plan.start
             store(&self._cursor, cursor)
             atomic_store_llong(&self._epoch, plan.epoch, memory_order_release)  # whoever sees it sees the cursor
-        while self._next < plan.rows and self._timesteps[self._places.front, self._next] < cursor:
+        while self._next < plan.rows and self._is_over(self._next, cursor, now):
             self._next += 1
         if self._next < plan.rows and self._timesteps[self._places.front, self._next] > cursor:
             store(&self._cursor, self._timesteps[self._places.front, self._next])
             add(&self._jumps, 1)
         return plan.rows - self._next
+
+    cdef inline bint _is_over(self, Py_ssize_t row, int64_t cursor, int64_t now) noexcept nogil:
+        """Whether `row` of the front place is executed, or too old to be."""
+        cdef int64_t timestep = self._timesteps[self._places.front, row]
+        if timestep < cursor:
+            return True
+        if now - self._seen[self._places.front, row] <= self._max_age_ns:
+            return False
+        if timestep >= self._too_old_to:
+            add(&self._too_old, 1)
+            self._too_old_to = timestep + 1
+        return True
 
     cdef int take(self, float *out) noexcept nogil:
         """The row `arrive` went to; the cursor moves past it."""
@@ -478,6 +523,7 @@ cdef class ActionRing:
         if self._next == self._plans[self._places.front].rows:
             return STARVED
         row = &self._rows[self._places.front, self._next, 0]
+        self._taken_seen = self._seen[self._places.front, self._next]
         self._next += 1
         add(&self._cursor, 1)
         if not finite(row, self.joints):
@@ -528,6 +574,16 @@ cdef class Port:
         """Send every joint its goal; False if that failed."""
         return False
 
+    cdef void check(self) noexcept nogil:
+        """See how one of the joints feels, the next each time."""
+
+    cdef void _begin(self) noexcept nogil:
+        """Forget what failed: from here it counts anew."""
+        cdef int joint
+        store(&self.gone, 0)
+        for joint in range(self.joints):
+            store(&self.missed[joint], 0)
+
     cdef void _heard(self, int joint, double position, int64_t now) noexcept nogil:
         self.positions[joint] = position
         self.heard_ns[joint] = now
@@ -536,7 +592,7 @@ cdef class Port:
 
     # why the loop gave up, for a person
 
-    def _lost(self):
+    def _lost(self, names):
         return ""
 
     def _silence(self, int times, names):
@@ -603,7 +659,7 @@ cdef class PythonPort(Port):
         if not isinstance(error, Exception):  # KeyboardInterrupt and its kind end the loop at once
             store(&self.gone, 1)
 
-    def _lost(self):
+    def _lost(self, names):
         raise self._error
 
     def _silence(self, int times, names):
@@ -635,9 +691,30 @@ cdef enum:
     MAGNITUDE = 0x7FFF  # sign and magnitude: bit 15 is the sign
     FARTHEST_POSITION = 4095 + 2047  # a turn and the greatest offset; more is a frame damaged past its checksum
     RETRIES = 2
+    READ = 0x02
+    TORQUE_ENABLE = 40  # health is read from here ..
+    PRESENT_LOAD = 60
+    PRESENT_VOLTAGE = 62
+    PRESENT_TEMPERATURE = 63
+    PRESENT_CURRENT = 69  # .. to here, two bytes
+    HEALTH_BYTES = PRESENT_CURRENT + 2 - TORQUE_ENABLE
+    HEALTH_FRAME = HEALTH_BYTES + 6
+    DOUBTS = 2  # readings in a row before a servo is believed to be unwell: a checksum has eight bits
     QUIET_NS = 1_000_000  # a USB frame: after it nothing more of an answer is on its way
     PATIENCE_NS = 3_000_000  # the slowest adapter's turnaround: a retry never talks into an answer
     NAMED_AT = 3  # misses in a row
+
+cdef enum:  # `gone`, where it is not an errno
+    HUNG_UP = -1
+    RESTARTED = -2
+    HOT = -3
+
+cdef enum:  # what is kept of a servo's health, as its registers hold it
+    LOAD
+    VOLTAGE
+    TEMPERATURE
+    CURRENT
+    FIGURES
 
 cdef enum:  # modes
     DEGREES = 0
@@ -648,10 +725,13 @@ cdef enum:  # modes
 cdef class FeetechPort(Port):
     """Servos on a serial line, without the GIL: one sync read and one sync write a tick, `poll` with a deadline.
 
-    `fd` is an open serial port, made non-blocking here; it is not closed. Per joint: its servo's id, the mode of its
-    units (0 degrees, 1 -100..100, 2 0..100) and the calibrated range in ticks with LeRobot's drive_mode. A read ends
-    after `timeout_ns` at the latest, retries included; servos that answered count even when others did not.
-    `echo`: the line repeats what we send. Raises ConfigError for lists that do not fit, OSError for a bad `fd`.
+    `fd` is an open serial port, made non-blocking here and not closed; None: `reopen` brings it. Per joint: its
+    servo's id, the mode of its units (0 degrees, 1 -100..100, 2 0..100) and the calibrated range in ticks with
+    LeRobot's drive_mode. A read ends after `timeout_ns` at the latest, retries included; servos that answered count
+    even when others did not. `echo`: the line repeats what we send.
+    Health is read with `expects_torque`, where a servo whose torque is off has restarted, or a `stop_temperature`
+    (degrees Celsius), from which on one is too hot; either ends the loop.
+    Raises ConfigError for lists that do not fit, OSError for a bad `fd`.
     """
 
     cdef int _fd
@@ -686,9 +766,27 @@ cdef class FeetechPort(Port):
     cdef atomic_llong _misses[MAX_JOINTS]
     cdef atomic_llong _last_errors[MAX_JOINTS]
     cdef atomic_llong _all_errors[MAX_JOINTS]
+    # health
+    cdef bint _expects_torque
+    cdef int _stop_temperature
+    cdef int _patient  # the joint whose turn it is
+    cdef int _doubts  # how often in a row it was unwell
+    cdef atomic_llong _health[MAX_JOINTS][FIGURES]
+    cdef atomic_llong _checks[MAX_JOINTS]
 
     def __cinit__(
-        self, int fd, ids, modes, range_min, range_max, drive_mode, *, int64_t timeout_ns, bint echo=False
+        self,
+        fd,
+        ids,
+        modes,
+        range_min,
+        range_max,
+        drive_mode,
+        *,
+        int64_t timeout_ns,
+        bint echo=False,
+        bint expects_torque=False,
+        int stop_temperature=0,
     ):
         cdef int joint
         self.joints = joints = len(ids)
@@ -709,11 +807,23 @@ cdef class FeetechPort(Port):
             self._modes[joint] = modes[joint]
             self._min[joint], self._max[joint] = range_min[joint], range_max[joint]
             self._reversed[joint] = bool(drive_mode[joint])
-        os.set_blocking(fd, False)
-        self._fd = fd
         self._echo = echo
         self._timeout_ns = timeout_ns
         self._patience_ns = max(timeout_ns // 4, PATIENCE_NS)
+        self._expects_torque, self._stop_temperature = expects_torque, stop_temperature
+        self._fd = -1
+        if fd is not None:
+            self.reopen(fd)
+
+    def reopen(self, int fd):
+        """Go on over another open serial port, the loop at rest; counts go on. OSError for a bad `fd`."""
+        cdef int joint
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._owed = self._repeated = self._doubts = 0
+        for joint in range(self.joints):
+            self._has_sent[joint] = False
+        self._begin()
 
     def to_units(self, int joint, int raw):
         """Joint units of a position register's value."""
@@ -780,17 +890,38 @@ cdef class FeetechPort(Port):
     @property
     def hung_up(self):
         """The port is gone: unplugged, or closed on the other side."""
-        return load(&self.gone) != 0
+        return load(&self.gone) > 0 or load(&self.gone) == HUNG_UP
 
-    def _lost(self):
+    @property
+    def health(self):
+        """By joint the last (load, voltage, temperature, current) as its registers hold them; None before the first."""
+        cdef int joint, i
+        every = [tuple(load(&self._health[joint][i]) for i in range(FIGURES)) for joint in range(self.joints)]
+        return tuple(each if load(&self._checks[joint]) else None for joint, each in enumerate(every))
+
+    @property
+    def checks(self):
+        """How often the health of each joint was read."""
+        return tuple(load(&self._checks[joint]) for joint in range(self.joints))
+
+    def _lost(self, names):
         code = load(&self.gone)
+        who = self._label(self._patient, names)
+        if code == RESTARTED:
+            return f"{who} restarted: its torque is off; did its supply break down?"
+        if code == HOT:
+            celsius = load(&self._health[self._patient][TEMPERATURE])
+            return f"{who} is {celsius} °C hot, the limit is {self._stop_temperature}: let it cool down"
         return f"the port is gone ({os.strerror(code) if code > 0 else 'hung up'}): is the cable out?"
+
+    def _label(self, int joint, names):
+        return f"{names[joint]} (id {self._ids[joint]})" if names else f"servo {self._ids[joint]}"
 
     def _silence(self, int times, names):
         silent = [joint for joint in range(self.joints) if load(&self.missed[joint]) >= times]
         if 1 < len(silent) == self.joints:
             return f"no servo replied {times} times in a row: is the 12 V supply on?"
-        who = [f"{names[joint]} (id {self._ids[joint]})" if names else f"servo {self._ids[joint]}" for joint in silent]
+        who = [self._label(joint, names) for joint in silent]
         return f"{', '.join(who)}: no reply {times} times in a row"
 
     def _deafness(self, int times):
@@ -858,7 +989,7 @@ cdef class FeetechPort(Port):
                 self._drop_echo()
                 self._decode()
             elif count == 0:
-                store(&self.gone, -1)  # poll promised a byte
+                store(&self.gone, HUNG_UP)  # poll promised a byte
             elif errno != EAGAIN and errno != EINTR:
                 store(&self.gone, errno)
             if load(&self.gone) or now_ns() > deadline:
@@ -982,9 +1113,83 @@ cdef class FeetechPort(Port):
                 store(&self.gone, errno)
                 return False
         if ready & (POLLHUP | POLLERR | POLLNVAL):
-            store(&self.gone, -1)
+            store(&self.gone, HUNG_UP)
             return False
         return count > 0
+
+    # health
+
+    cdef void check(self) noexcept nogil:
+        cdef int64_t deadline = now_ns() + self._timeout_ns
+        cdef int count, joint = self._patient, _turn
+        if not (self._expects_torque or self._stop_temperature):
+            return
+        for _turn in range(self.joints):
+            if self._doubts == 0:
+                self._patient = joint = (joint + 1) % self.joints
+            if load(&self.missed[joint]) == 0:
+                break  # others are silent, and asking them would only cost time
+            self._doubts = 0
+        else:
+            return
+        self._await_echo(deadline)
+        self._flush()
+        self._have = 0
+        if not self._send(self._pack_check(joint), deadline):
+            return
+        while self._wait(POLLIN, min(now_ns() + self._patience_ns, deadline)):
+            count = os_read(self._fd, self._buffer + self._have, FRAME - self._have)
+            if count == 0 or (count < 0 and errno != EAGAIN and errno != EINTR):
+                break  # the next read tells why
+            self._have += max(count, 0)
+            self._drop_echo()
+            while self._have >= HEALTH_FRAME:
+                if self._accept_health(joint, self._buffer):
+                    return
+                self._consume(1)
+                add(&self._junk_bytes, 1)
+        add(&self._junk_bytes, self._have)
+
+    cdef void _await_echo(self, int64_t deadline) noexcept nogil:
+        """Let the line repeat what was sent last, or it would come in between."""
+        cdef int count
+        self._have = 0
+        while self._repeated < self._owed and self._wait(POLLIN, deadline):
+            count = os_read(self._fd, self._buffer, self._owed - self._repeated)
+            if count <= 0:
+                break
+            self._have = count
+            self._drop_echo()
+
+    cdef int _pack_check(self, int joint) noexcept nogil:
+        self._frame[0] = self._frame[1] = 0xFF
+        self._frame[2], self._frame[3], self._frame[4] = self._ids[joint], 4, READ
+        self._frame[5], self._frame[6] = TORQUE_ENABLE, HEALTH_BYTES
+        self._frame[7] = checksum(self._frame + 2, 5)
+        return 8
+
+    cdef bint _accept_health(self, int joint, const uint8_t *frame) noexcept nogil:
+        """Whether the whole answer of `joint` begins here; if so it is kept and judged."""
+        cdef const uint8_t *values = frame + 5
+        cdef int unwell = 0
+        if frame[0] != 0xFF or frame[1] != 0xFF or frame[2] != self._ids[joint] or frame[3] != HEALTH_BYTES + 2:
+            return False
+        if frame[HEALTH_FRAME - 1] != checksum(frame + 2, HEALTH_FRAME - 3):
+            add(&self._bad_frames, 1)
+            return False
+        store(&self._health[joint][LOAD], word(values + PRESENT_LOAD - TORQUE_ENABLE))
+        store(&self._health[joint][VOLTAGE], values[PRESENT_VOLTAGE - TORQUE_ENABLE])
+        store(&self._health[joint][TEMPERATURE], values[PRESENT_TEMPERATURE - TORQUE_ENABLE])
+        store(&self._health[joint][CURRENT], word(values + PRESENT_CURRENT - TORQUE_ENABLE))
+        add(&self._checks[joint], 1)
+        if self._expects_torque and values[0] == 0:
+            unwell = RESTARTED
+        elif 0 < self._stop_temperature <= values[PRESENT_TEMPERATURE - TORQUE_ENABLE]:
+            unwell = HOT
+        self._doubts = self._doubts + 1 if unwell else 0
+        if self._doubts >= DOUBTS:
+            store(&self.gone, unwell)
+        return True
 
     # units, in LeRobot's order of operations (motors/motors_bus.py, _normalize and _unnormalize), in double
 
@@ -1014,6 +1219,10 @@ cdef class FeetechPort(Port):
             return False
         raw[0] = <int> ticks
         return True
+
+
+cdef inline int word(const uint8_t *at) noexcept nogil:
+    return at[0] | at[1] << 8
 
 
 cdef inline uint8_t checksum(const uint8_t *body, int size) noexcept nogil:
@@ -1068,6 +1277,7 @@ cdef enum:  # the counters, named in COUNTED and STAGES
     STARVED_TICKS
     LATE
     MISSED
+    HOST_STALLS  # missed, and not on the bus, while the loop's thread was given less than a period
     CLAMPED_RANGE
     CLAMPED_SPEED
     CLAMPED_RELATIVE
@@ -1082,6 +1292,7 @@ cdef enum:  # faults
     GONE  # the port said that asking again is of no use
     SILENT  # a joint did not answer for too long
     DEAF  # goals could not be written for too long
+    FENCED  # the supervisor has taken the arm
 
 cdef enum:  # STAGES
     BUS
@@ -1092,12 +1303,19 @@ cdef enum:  # STAGES
 cdef enum:
     MARGIN = 8  # recent ticks that may be overwritten while Python copies the rest
     FOREVER_S = 1_000_000_000
+    CHECK_NS = 100_000_000  # between two looks at a servo's health
 
-TRACE = ("time_ns", "timestep", "outcome", "answered", "late_ns", "read_ns", "write_ns")  # of a recent tick
+cdef enum:  # the page that a supervisor shares, in 64-bit words
+    PATIENT_UNTIL  # on the monotonic clock: later without a sign of life, the supervisor stops the arm
+    IS_FENCED  # not 0 once it does, and then for good
+    PAGE_WORDS
+
+# of a recent tick; action_age_ns is 0 where nothing was picked
+TRACE = ("time_ns", "timestep", "outcome", "answered", "late_ns", "read_ns", "write_ns", "action_age_ns")
 OUTCOMES = ("starved", "picked", "hole", "paused", "failed")
 COUNTED = (
-    "ticks", "executed", "starved", "late", "missed", "clamped_range", "clamped_speed", "clamped_relative",
-    "held_nonfinite", "read_errors", "write_errors",
+    "ticks", "executed", "starved", "late", "missed", "host_stalls", "clamped_range", "clamped_speed",
+    "clamped_relative", "held_nonfinite", "read_errors", "write_errors",
 )
 STAGES = ("bus", "pick", "guard", "other")
 
@@ -1108,9 +1326,12 @@ cdef class ActuatorLoop:
     A timestep is picked at its first tick and reached over its `substeps` ticks; without a row the last goal is held
     and sent again, so that a servo that lost it gets it back. Goals are kept finite, then inside `lower`..`upper`,
     then within `max_speed` (units/s; 0 = off) of the last goal, then within `max_relative_target` of the present
-    position. `dry_run` writes nothing. A joint that misses `max_missed_replies` reads in a row is a fault, and so is
-    a port that is gone. `realtime` asks for SCHED_FIFO at `priority` while `run` lasts: 'enforce' raises AccessError
-    where that is refused, 'try' goes on. `names` are the joints' names in messages; `history` ticks are remembered.
+    position. `dry_run` writes nothing.
+    A joint that misses `max_missed_replies` reads in a row is a fault, and so is a port that is gone; `prime` makes a
+    loop that failed run again. `page` is memory shared with a supervisor, two int64: every tick says in it that the
+    next is due within a period and `patience_s`, and leaves the bus alone once the supervisor has taken the arm.
+    `realtime` asks for SCHED_FIFO at `priority` while `run` lasts: 'enforce' raises AccessError where that is refused,
+    'try' goes on. `names` are the joints' names in messages; `history` ticks are remembered.
     Raises ConfigError for settings that cannot work.
     """
 
@@ -1129,6 +1350,10 @@ cdef class ActuatorLoop:
     cdef double _step  # max_speed, a tick
     cdef int _max_missed
     cdef bint _dry
+    cdef int _check_every  # ticks
+    cdef int64_t[::1] _page_words
+    cdef atomic_llong *_page
+    cdef int64_t _patience_ns
     # from other threads
     cdef atomic_uint _stopping
     cdef atomic_int _running
@@ -1139,6 +1364,8 @@ cdef class ActuatorLoop:
     cdef int _turn
     cdef int _sub  # the tick within its timestep
     cdef int _outcome  # of the timestep's pick
+    cdef int64_t _action_age_ns
+    cdef int64_t _began_cpu_ns
     cdef float _action[MAX_JOINTS]
     cdef double _from[MAX_JOINTS]  # the goal at the end of the last timestep
     cdef double _goal[MAX_JOINTS]  # the last one sent
@@ -1152,6 +1379,7 @@ cdef class ActuatorLoop:
     cdef atomic_llong _counters[COUNTERS]
     cdef Counts _lateness
     cdef Counts _bus
+    cdef Counts _ages
     cdef Places _places
     cdef Snapshot _snapshots[3]
     cdef atomic_llong _sequence
@@ -1177,8 +1405,12 @@ cdef class ActuatorLoop:
         int priority=80,
         int history=600,
         names=None,
+        int64_t[::1] page=None,
+        double patience_s=0.3,
     ):
         cdef int joint
+        if page is not None and page.shape[0] < PAGE_WORDS:
+            raise ConfigError(f"page: {page.shape[0]} words are less than {PAGE_WORDS}")
         if port.joints != ring.joints:
             raise ConfigError(f"joints: the port has {port.joints}, the ring {ring.joints}")
         if not 0 < fps <= 10_000 or substeps < 1:
@@ -1205,6 +1437,10 @@ cdef class ActuatorLoop:
         self._step = max_speed / (fps * substeps) if max_speed else float("inf")
         self._max_missed = max_missed_replies
         self._dry = dry_run
+        self._check_every = max(CHECK_NS // self._period_ns, 1)
+        self._page_words = page
+        self._page = NULL if page is None else <atomic_llong *> &page[PATIENT_UNTIL]
+        self._patience_ns = <int64_t> (patience_s * 1e9) + self._period_ns
         lowest = self._per_joint("lower", lower, -float("inf"))
         highest = self._per_joint("upper", upper, float("inf"))
         reach = self._per_joint("max_relative_target", max_relative_target, float("inf"))
@@ -1227,11 +1463,16 @@ cdef class ActuatorLoop:
         return values
 
     def prime(self, goal):
-        """Make `goal` (joints,), the present position, the last goal: needed before the first tick."""
+        """Make `goal` (joints,), the present position, the last goal: before the first tick, and after a fault."""
         cdef int joint
         values = self._per_joint("goal", goal, 0.0)
         if not np.isfinite(values).all():
             raise ConfigError(f"goal: {values} is not finite")
+        if atomic_load_int(&self._running, memory_order_acquire):
+            raise DeviceError("the loop runs: it cannot be primed")
+        self._fault = NO_FAULT
+        self._writes_failed = self._sub = 0
+        self._port._begin()
         for joint in range(self.joints):
             self._goal[joint] = self._from[joint] = self._port.positions[joint] = values[joint]
         self._primed = True
@@ -1287,14 +1528,20 @@ cdef class ActuatorLoop:
         atomic_store_int(&self._turn_wanted, turn + (turn & 1), memory_order_release)
 
     def wait(self, int64_t after, double timeout_s):
-        """The newest record once there is one beyond sequence `after`; None after `timeout_s`, `stop` or a fault."""
+        """The newest record once there is one beyond sequence `after`; None after `timeout_s`, `stop` or a fault.
+
+        After a fault that has been told it waits for the loop to run again.
+        """
         cdef int64_t until = now_ns() + <int64_t> (min(timeout_s, FOREVER_S) * 1e9)
         cdef unsigned news
+        cdef bint failed = self._fault != NO_FAULT
         while True:
             news = atomic_load_uint(&self._news, memory_order_acquire)
             if load(&self._sequence) > after:
                 return self.record
             if now_ns() >= until or atomic_load_uint(&self._stopping, memory_order_acquire):
+                return None
+            if self._fault != NO_FAULT and not failed:
                 return None
             self._sleep(news, until)
 
@@ -1324,6 +1571,7 @@ cdef class ActuatorLoop:
             "missed_by_stage": dict(zip(STAGES, counts[MISSED_BY_STAGE:], strict=True)),
             "holes": self._ring.holes,
             "jumps": self._ring.jumps,
+            "too_old": self._ring.too_old,
         }
 
     def lateness(self):
@@ -1333,6 +1581,10 @@ cdef class ActuatorLoop:
     def bus_time(self):
         """What read and write took together, of every tick."""
         return to_histogram(&self._bus)
+
+    def action_age(self):
+        """From the newest observation behind an action to its execution, of every action whose chunk told its time."""
+        return to_histogram(&self._ages)
 
     def recent_ticks(self):
         """The last ticks, oldest first, as dictionaries; durations in nanoseconds, arrays as lists."""
@@ -1362,7 +1614,9 @@ cdef class ActuatorLoop:
         if self._fault == NO_FAULT:
             return
         if self._fault == GONE:
-            message = self._port._lost()
+            message = self._port._lost(self._names)
+        elif self._fault == FENCED:
+            message = "the supervisor took the arm: no tick had come in time"
         elif self._fault == SILENT:
             message = self._port._silence(self._max_missed, self._names)
         else:
@@ -1403,14 +1657,18 @@ cdef class ActuatorLoop:
     cdef void _run(self) noexcept nogil:
         cdef int64_t deadline = now_ns(), woke
         while not atomic_load_uint(&self._stopping, memory_order_acquire):
-            woke = now_ns()
+            woke, self._began_cpu_ns = now_ns(), thread_ns()
             self._late_ns = max(woke - deadline, 0)
             count(&self._lateness, self._late_ns)
             add(&self._counters[LATE], self._late_ns * 10 > self._period_ns)
             self._tick(woke)
+            if self._fault != NO_FAULT:
+                break
             deadline = self._next_deadline(deadline)
             while sleep_on(&self._stopping, 0, deadline) == EINTR:
                 pass
+        if self._page != NULL:  # from here on Python owns the bus, and takes its time
+            atomic_store_llong(&self._page[PATIENT_UNTIL], FARTHEST, memory_order_release)
 
     cdef int64_t _next_deadline(self, int64_t deadline) noexcept nogil:
         """A period on; whole periods that have passed are skipped and laid to the stage that took longest."""
@@ -1426,13 +1684,15 @@ cdef class ActuatorLoop:
         missed = (now - deadline) // self._period_ns + 1
         add(&self._counters[MISSED], missed)
         add(&self._counters[MISSED_BY_STAGE + worst], missed)
+        if worst != BUS and thread_ns() - self._began_cpu_ns < self._period_ns:
+            add(&self._counters[HOST_STALLS], missed)
         return deadline + missed * self._period_ns
 
     cdef void _tick(self, int64_t now) noexcept nogil:
         """Read, pick, guard, write, and tell."""
         cdef int64_t began, heard, picked, guarded, written
         cdef int answered
-        if self._fault != NO_FAULT:
+        if self._fault != NO_FAULT or not self._may_go_on(now):
             return
         began = now_ns()
         answered = self._port.read(now)
@@ -1440,15 +1700,17 @@ cdef class ActuatorLoop:
         self._turn_over()
         self._judge()
         if self._sub == 0 and self._fault == NO_FAULT:
-            self._pick()
+            self._pick(now)
         picked = now_ns()
         if self._outcome == PICKED:
             self._guard()
         guarded = now_ns()
         if self._outcome < PAUSED and not self._dry:
-            self._write()
+            self._write(now)
         written = now_ns()
-        self._spent_ns[BUS] = heard - began + written - guarded
+        if load(&self._counters[TICKS]) % self._check_every == 0 and self._fault == NO_FAULT:
+            self._port.check()
+        self._spent_ns[BUS] = heard - began + now_ns() - guarded
         self._spent_ns[PICK] = picked - heard
         self._spent_ns[GUARD] = guarded - picked
         self._count(answered)
@@ -1456,6 +1718,16 @@ cdef class ActuatorLoop:
         if self._sub == 0:
             self._tell(now)
         self._sub = (self._sub + 1) % self._substeps
+
+    cdef bint _may_go_on(self, int64_t now) noexcept nogil:
+        """Show the supervisor that we live; False when the arm is its own."""
+        if self._page == NULL:
+            return True
+        if atomic_load_llong(&self._page[IS_FENCED], memory_order_acquire):
+            self._fail(FENCED)
+            return False
+        atomic_store_llong(&self._page[PATIENT_UNTIL], now + self._patience_ns, memory_order_release)
+        return True
 
     cdef void _turn_over(self) noexcept nogil:
         """Follow pause and resume: both begin a timestep, and a resume begins it where the arm is."""
@@ -1470,12 +1742,17 @@ cdef class ActuatorLoop:
     cdef bint _paused(self) noexcept nogil:
         return self._turn & 1
 
-    cdef void _pick(self) noexcept nogil:
-        self._level = self._ring.arrive()
+    cdef void _pick(self, int64_t now) noexcept nogil:
+        self._level = self._ring.arrive(now)
         self._timestep = load(&self._ring._cursor)
         memcpy(self._from, self._goal, self.joints * sizeof(double))
         self._outcome = PAUSED if self._paused() else self._ring.take(self._action)
-        add(&self._counters[EXECUTED], self._outcome == PICKED)
+        self._action_age_ns = 0
+        if self._outcome == PICKED:
+            add(&self._counters[EXECUTED], 1)
+            if self._ring._taken_seen < FARTHEST:
+                self._action_age_ns = max(now - self._ring._taken_seen, 0)
+                count(&self._ages, self._action_age_ns)
 
     cdef void _guard(self) noexcept nogil:
         """Goal <- this tick's part of the way to the action, within every limit; finite, as the ring's rows are."""
@@ -1504,7 +1781,9 @@ cdef class ActuatorLoop:
             if load(&self._port.missed[joint]) >= self._max_missed:
                 self._fail(SILENT)
 
-    cdef void _write(self) noexcept nogil:
+    cdef void _write(self, int64_t now) noexcept nogil:
+        if not self._may_go_on(now):
+            return
         if self._port.write(self._goal):
             self._writes_failed = 0
             return
@@ -1516,10 +1795,9 @@ cdef class ActuatorLoop:
             self._fail(DEAF)
 
     cdef void _fail(self, int fault) noexcept nogil:
-        """Stop for good; the first reason is kept."""
+        """Stop until primed again; the first reason is kept."""
         if self._fault == NO_FAULT:
             self._fault, self._outcome = fault, FAILED
-            atomic_store_uint(&self._stopping, 1, memory_order_release)
             announce(&self._news)
 
     cdef void _count(self, int answered) noexcept nogil:
@@ -1535,7 +1813,7 @@ cdef class ActuatorLoop:
         cdef int64_t *trace = &self._traces[at, 0]
         cdef int joint
         trace[0], trace[1], trace[2], trace[3] = now, self._timestep, self._outcome, answered
-        trace[4], trace[5], trace[6] = self._late_ns, read_ns, write_ns
+        trace[4], trace[5], trace[6], trace[7] = self._late_ns, read_ns, write_ns, self._action_age_ns
         for joint in range(self.joints):
             self._trails[at, 0, joint] = self._port.positions[joint]
             self._trails[at, 1, joint] = self._goal[joint]
@@ -1605,24 +1883,36 @@ def bucket(int64_t ns):
 def race(ActionRing ring not None, int64_t rows):
     """Execute `rows` rows without the GIL, as fast as they come; each must hold nothing but its timestep modulo 4096.
 
-    Returns (picks, torn rows, steps back): while other threads merge such rows, the last two must stay 0.
+    Returns (picks, torn, back): how often a plan in hand was not whole, or did not go on from what was executed.
+    While other threads merge such rows, both must stay 0.
     """
     cdef float[MAX_JOINTS] row
-    cdef int64_t picks = 0, executed = 0, torn = 0, back = 0, before = -1, timestep
-    cdef int joint
+    cdef int64_t picks = 0, executed = 0, torn = 0, back = 0, before = -1
     with nogil:
         while executed < rows:
             picks += 1
-            ring.arrive()
-            timestep = load(&ring._cursor)
+            ring.arrive(now_ns())
+            torn += not is_whole(ring)
             if ring.take(row) != PICKED:
                 sched_yield()
                 continue
             executed += 1
-            back += timestep <= before
-            before = timestep
-            for joint in range(ring.joints):
-                if row[joint] != row[0] or abs(row[0] - timestep % 4096) > 0.5:  # a blend rounds
-                    torn += 1
-                    break
+            back += load(&ring._cursor) <= before
+            before = load(&ring._cursor)
     return picks, torn, back
+
+
+cdef bint is_whole(ActionRing ring) noexcept nogil:
+    """Whether the reader's plan rises from the cursor on, and every row holds its timestep; a blend rounds."""
+    cdef int place = ring._places.front, joint
+    cdef Py_ssize_t i
+    cdef int64_t timestep, least = load(&ring._cursor)
+    for i in range(ring._next, ring._plans[place].rows):
+        timestep = ring._timesteps[place, i]
+        if timestep < least:
+            return False
+        least = timestep + 1
+        for joint in range(ring.joints):
+            if abs(ring._rows[place, i, joint] - timestep % 4096) > 0.5:
+                return False
+    return True

@@ -29,9 +29,14 @@ class TemporalEnsemble:
 
 class ActionRing:
     def __init__(
-        self, capacity: int, joints: int, aggregate: tuple[float, float] | TemporalEnsemble | Blend = (0.3, 0.7)
+        self,
+        capacity: int,
+        joints: int,
+        aggregate: tuple[float, float] | TemporalEnsemble | Blend = (0.3, 0.7),
+        *,
+        max_age_s: float = ...,
     ) -> None: ...
-    def merge(self, first_timestep: int, chunk: Floats, session: int) -> int: ...
+    def merge(self, first_timestep: int, chunk: Floats, session: int, seen_ns: int = ...) -> int: ...
     def open_session(self, session: int, *, clear: bool, cursor: int | None = None) -> None: ...
     def pick(self, out: Floats) -> int: ...
     @property
@@ -58,6 +63,8 @@ class ActionRing:
     def holes(self) -> int: ...
     @property
     def jumps(self) -> int: ...
+    @property
+    def too_old(self) -> int: ...
 
 class PythonRobot(Protocol):
     """What a PythonPort drives: positions of all joints and goals for them, in joint units."""
@@ -75,7 +82,7 @@ class PythonPort(Port):
 class FeetechPort(Port):
     def __init__(
         self,
-        fd: int,
+        fd: int | None,
         ids: Sequence[int],
         modes: Sequence[int],
         range_min: Sequence[float],
@@ -84,7 +91,10 @@ class FeetechPort(Port):
         *,
         timeout_ns: int,
         echo: bool = False,
+        expects_torque: bool = False,
+        stop_temperature: int = 0,
     ) -> None: ...
+    def reopen(self, fd: int) -> None: ...
     def to_units(self, joint: int, raw: int) -> float: ...
     def to_raw(self, joint: int, units: float) -> int | None: ...
     @property
@@ -111,6 +121,10 @@ class FeetechPort(Port):
     def all_errors(self) -> tuple[int, ...]: ...
     @property
     def hung_up(self) -> bool: ...
+    @property
+    def health(self) -> tuple[tuple[int, int, int, int] | None, ...]: ...
+    @property
+    def checks(self) -> tuple[int, ...]: ...
 
 @dataclass(frozen=True, eq=False)
 class Record:
@@ -137,6 +151,8 @@ class Counters(TypedDict):
     late: int
     missed: int
     missed_by_stage: MissedByStage
+    host_stalls: int
+    too_old: int
     holes: int
     jumps: int
     clamped_range: int
@@ -164,6 +180,8 @@ class ActuatorLoop:
         priority: int = 80,
         history: int = 600,
         names: Sequence[str] | None = None,
+        page: memoryview | None = None,
+        patience_s: float = 0.3,
     ) -> None: ...
     @property
     def joints(self) -> int: ...
@@ -181,6 +199,7 @@ class ActuatorLoop:
     def counters(self) -> Counters: ...
     def lateness(self) -> Histogram: ...
     def bus_time(self) -> Histogram: ...
+    def action_age(self) -> Histogram: ...
     def recent_ticks(self) -> list[dict[str, Any]]: ...
 
 def race(ring: ActionRing, rows: int) -> tuple[int, int, int]: ...

@@ -254,6 +254,7 @@ def test_recent_ticks_are_the_last_ones_oldest_first() -> None:
         "late_ns": 0,
         "read_ns": 0,
         "write_ns": 0,
+        "action_age_ns": 0,
         "positions": [3, 3],
         "goal": [3, 3],
     }
@@ -417,6 +418,7 @@ def test_nothing_is_written_after_pause_has_returned() -> None:
             loop.resume()
             assert loop.wait(loop.record.sequence + 1, 10)
             loop.pause(10)
+            assert loop.record.paused
             written = len(arm.goals)
             assert loop.wait(loop.record.sequence + 2, 10)
             assert len(arm.goals) == written
@@ -441,6 +443,16 @@ def test_stop_wakes_the_sleep_and_everyone_who_waits() -> None:
     assert waited == [None]
     loop.run()  # stopped for good: returns at once
     assert loop.counters()["ticks"] == 1
+
+
+def test_stop_wakes_who_waits_for_a_loop_that_never_ran() -> None:
+    loop = loop_of(Arm())
+    waited: list[object] = []
+    waiter = threading.Thread(target=lambda: waited.append(loop.wait(0, 3600)))
+    waiter.start()
+    loop.stop()
+    waiter.join(10)
+    assert waited == [None]
 
 
 def test_wait_returns_each_newer_record_and_none_in_time() -> None:
@@ -492,9 +504,12 @@ def test_whole_periods_that_were_missed_are_skipped_counted_and_laid_to_their_st
     counters = loop.counters()
     assert counters["missed"] == sum(counters["missed_by_stage"].values())
     assert counters["missed_by_stage"]["bus"] >= 19
-    times = [tick["time_ns"] for tick in loop.recent_ticks()]
-    assert times[6] - times[5] >= SECOND // 10
-    assert [tick["timestep"] for tick in loop.recent_ticks()][:12] == list(range(12))  # missed ticks skip no action
+    recent = loop.recent_ticks()
+    deadlines = [tick["time_ns"] - tick["late_ns"] for tick in recent]
+    assert deadlines[6] - deadlines[5] >= SECOND // 10
+    assert [tick["timestep"] for tick in recent[:12]] == list(range(12))  # missed ticks skip no action
+    assert (deadlines[-1] - deadlines[0]) // (SECOND // 200) + 1 <= len(recent) + counters["missed"]
+    assert len(set(deadlines)) == len(deadlines)
     assert loop.lateness().n == loop.bus_time().n == counters["ticks"]
 
 
