@@ -1891,7 +1891,7 @@ def race(ActionRing ring not None, int64_t rows):
     with nogil:
         while executed < rows:
             picks += 1
-            ring.arrive(now_ns())
+            ring.arrive()
             torn += not is_whole(ring)
             if ring.take(row) != PICKED:
                 sched_yield()
