@@ -1891,7 +1891,7 @@ def race(ActionRing ring not None, int64_t rows):
     with nogil:
         while executed < rows:
             picks += 1
-            ring.arrive()
+            ring.arrive(now_ns())
             torn += not is_whole(ring)
             if ring.take(row) != PICKED:
                 sched_yield()

@@ -279,6 +279,10 @@ REPAIRED = {  # what came -> ids that are asked again
     "a position that cannot be, past the checksum": ([feetech.frame(1, 0, b"\x08\xbe"), *GOOD[1:]], (1,)),
     "an id that was not asked": ([GOOD[0], status(7, 1000), *GOOD[2:]], (2,)),
     "another register's answer": ([GOOD[0], feetech.frame(2, 0, b"\x20"), *GOOD[2:]], (2,)),
+    "a longer answer with a checksum's look": (
+        [GOOD[0], feetech.frame(2, 0, b"\x10\x08" + bytes((feetech.checksum(b"\x02\x05\x00\x10\x08"),))), *GOOD[2:]],
+        (2,),
+    ),
     "a servo out of turn": ([GOOD[0], GOOD[2], GOOD[1], *GOOD[3:]], (3,)),
     "the last one missing": ([*GOOD[:5]], (6,)),
 }
