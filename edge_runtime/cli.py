@@ -6,15 +6,25 @@ import difflib
 import importlib
 import logging
 import sys
+from pathlib import Path
 
-from edge_runtime import flags
+import yaml
+
+from edge_runtime import flags, systemd
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import UsageError
 
 WORDS = {
     "start": ("edge_runtime.cli:start", "run a policy on a robot"),
+    "doctor": ("edge_runtime.doctor.cli:main", "check machine, arm, cameras and server before torque is on"),
+    "setup-motors": ("edge_runtime.bringup.setup_motors:main", "give each servo of a new arm its id"),
+    "calibrate": ("edge_runtime.bringup.calibrate:main", "record an arm's ranges, in LeRobot's file and its servos"),
+    "service": ("edge_runtime.cli:service", "install, uninstall or show the systemd service"),
     "demo": ("edge_runtime.demo.cli:main", "a virtual arm at work, sequential against asynchronous"),
-    "virtual-arm": ("edge_runtime.virtual_arm.cli:main", "an SO-101 that is not there: servos on a pty, cameras, a scene"),
+    "virtual-arm": (
+        "edge_runtime.virtual_arm.cli:main",
+        "an SO-101 that is not there: servos on a pty, cameras, a scene",
+    ),
 }
 
 
@@ -43,6 +53,17 @@ def start(argv: list[str]) -> int:
     from edge_runtime.runtime import start as run  # cv2 and grpc cost half a second: not before the flags are right
 
     return run(config)
+
+
+def service(argv: list[str]) -> int:
+    return systemd.main(argv, systemd.Program("edge-runtime", "edge_runtime", ("dialout", "video"), _needs))
+
+
+def _needs(path: Path) -> systemd.Needs:
+    """What the configuration in `path` asks of the unit. As a service it waits for its server for ever."""
+    config = flags.parse(StartConfig, [f"--config_path={path}"], prog="edge-runtime start")
+    patience = () if "give_up_after_s" in yaml.safe_load(path.read_text()) else ("--give_up_after_s=0",)
+    return systemd.Needs(patience, getattr(config.robot, "port", ""))
 
 
 def log_to_stderr(debug: bool) -> None:

@@ -48,8 +48,9 @@ def parse(config_class: type[T], argv: Sequence[str], prog: str, *, positional: 
     """The configuration that `argv` and its `--config_path` describe.
 
     Flags are `--name=value`, `--name value` or, for a boolean, `--name`; words without dashes go to the field
-    `positional`. `--help` prints every setting and exits 0. Raises UsageError for an unknown or malformed flag and
-    ConfigError for a file that cannot be read, an unknown key, a missing field or a value of the wrong type.
+    `positional`. A class with a field `config_path` is given the path, and no file is read. `--help` prints every
+    setting and exits 0. Raises UsageError for an unknown or malformed flag and ConfigError for a file that cannot be
+    read, an unknown key, a missing field or a value of the wrong type.
     """
     if "--help" in argv or "-h" in argv:
         print(help_text(config_class, prog, positional))
@@ -58,11 +59,12 @@ def parse(config_class: type[T], argv: Sequence[str], prog: str, *, positional: 
     if words:
         settings.append((positional, _read_words(config_class, words, positional, prog)))
     raw: dict[str, Any] = {}
+    reads_files = schema.find(config_class, [CONFIG_PATH]) is None
     for name, value in settings:
-        if name == CONFIG_PATH:
+        if name == CONFIG_PATH and reads_files:
             raw = _read_file(schema.build(Path, value, CONFIG_PATH))
     for name, value in settings:
-        if name != CONFIG_PATH:
+        if name != CONFIG_PATH or not reads_files:
             _put(raw, name.split("."), value)
     if positional and positional not in raw and schema.is_required(config_class, positional):
         raise UsageError(f"{positional} is missing: {prog} {positional.upper()} [--flag=value …]")

@@ -11,14 +11,16 @@ import signal
 import sys
 import threading
 from concurrent.futures import Future, InvalidStateError
+from pathlib import Path
 
-from edge_runtime import flags
-from edge_runtime.errors import UsageError
+from edge_runtime import flags, systemd
+from edge_runtime.errors import ConfigError, UsageError
 
 log = logging.getLogger(__name__)
 
 WORDS = {
     "start": ("policy_server.cli:start", "serve exported policies to robots"),
+    "service": ("policy_server.cli:service", "install, uninstall or show the systemd service"),
 }
 
 
@@ -68,6 +70,23 @@ def start(argv: list[str]) -> int:
         server.run(stop)
         log.info("stopping")
     return 0
+
+
+def service(argv: list[str]) -> int:
+    return systemd.main(argv, systemd.Program("policy-server", "policy_server", ("video", "render"), _needs))
+
+
+def _needs(path: Path) -> systemd.Needs:
+    """Raises ConfigError for a configuration in `path` that could not start."""
+    from policy_server import bundle
+    from policy_server.config import ServerConfig
+
+    config = flags.parse(ServerConfig, [f"--config_path={path}"], prog="policy-server start")
+    if not config.bundles:
+        raise ConfigError(f"bundles: {path} names none")
+    for name in config.bundles:
+        bundle.load(bundle.locate(name))
+    return systemd.Needs()
 
 
 def _stop_on_signal(stop: Future[None]) -> None:
