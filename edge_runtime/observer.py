@@ -3,9 +3,9 @@
 The conversation with the server has one place: an observation is in flight until its answer comes (chunk, skipped or
 failure), until it counts as lost, or until a new stream opens. At each timestep's record, with nothing in flight:
 
-1. send when the ring holds no more than `threshold` rows;
+1. send when the ring holds no more than `threshold.rows`;
 2. it must go when the ring is empty or will be before an ordinary answer can come: a filtered one costs S, the next
-   one Q(L), so level <= ceil((Q(L) + S) * fps) + 1;
+   one Q(L) (while few are known: their bound), so level <= ceil((Q(L) + S) * fps) + 1;
 3. after a skipped answer an ordinary one waits 0.2 s; one that must go does not.
 """
 
@@ -26,6 +26,7 @@ import numpy as np
 
 from edge_runtime._realtime import ActionRing, Record
 from edge_runtime.errors import DeviceError, ProtocolError, StreamError
+from edge_runtime.threshold import Threshold
 from edge_runtime.timing import SERVER_STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire.messages import Answer, Chunk, Failure, Floats, Frame, Observation, Pixels, Policy, Skipped
 
@@ -85,11 +86,13 @@ class Observer:
         on_lost: Callable[[], None],
         stages: StageTimes,
         fps: float,
-        threshold: int,
+        threshold: Threshold,
+        latency: LatencyWindow,
         rows: int,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._look = look
+        self._digest = look.policy.digest  # of the chunks that are due; the server may replace the policy
         self._ring = ring
         self._send = send
         self._on_lost = on_lost
@@ -108,7 +111,8 @@ class Observer:
         self._failures = 0
         self._merged: tuple[int, int] | None = None  # the ring's merge count and the time, until a tick executes it
         self._blind = ""
-        self.latency = LatencyWindow()
+        self._pace_s = 0.0  # between chunks, while the server is overloaded
+        self.latency = latency
         self.skip_s = 0.0
         self.stages = stages
         self.counts: Counter[str] = Counter()
@@ -120,6 +124,7 @@ class Observer:
         """A stream is open: a new session, the plan goes on, whatever was in flight is forgotten."""
         with self._lock:
             self._open_session(clear=False)
+            self._digest = policy.digest
             self._connected = True
             self.counts["streams"] += 1
 
@@ -127,6 +132,7 @@ class Observer:
         with self._lock:
             self._connected = False
             self._in_flight = None
+            self._pace_s = 0.0
 
     def answered(self, answer: Answer) -> None:
         """Act on the answer to one observation. ProtocolError if it cannot be one, StreamError after 5 failures."""
@@ -152,6 +158,22 @@ class Observer:
         self.stages.record("network", seconds)
         if not self.counts["skipped_similar"]:
             self.skip_s = seconds
+
+    def replaced(self, policy: Policy) -> None:
+        """The chunks that follow come from another bundle; the plan goes on and takes them in."""
+        log.info("the server replaced %s: now %s", policy.name, policy.digest.hex()[:12])
+        with self._lock:
+            self._digest = policy.digest
+            self.counts["replaced"] += 1
+
+    def paced(self, interval_s: float) -> None:
+        """The server is asked for more than it can carry, or (0) keeps up again; said once for each change."""
+        if interval_s and not self._pace_s:
+            log.warning("the server is overloaded: a chunk every %.2f s is what this robot gets", interval_s)
+            self.counts["overloads"] += 1
+        elif self._pace_s and not interval_s:
+            log.info("the server keeps up again")
+        self._pace_s = interval_s
 
     # -- the loop's side --------------------------------------------------------------------------------------------
 
@@ -203,9 +225,9 @@ class Observer:
         """None = send nothing now; otherwise whether the observation must go."""
         if not self._connected or record.paused or self._waiting(now_ns):
             return None
-        if record.level > self._threshold or now_ns < self._not_before_ns:
+        if record.level > self._threshold.rows or now_ns < self._not_before_ns:
             return None
-        must_go = record.level <= math.ceil((self.latency.quantile() + self.skip_s) * self._fps) + 1
+        must_go = record.level <= math.ceil((self.latency.bound() + self.skip_s) * self._fps) + 1
         return must_go if must_go or now_ns >= self._quiet_until_ns else None
 
     def _waiting(self, now_ns: int) -> bool:
@@ -283,8 +305,8 @@ class Observer:
                 f"chunk for timestep {chunk.first_timestep} of session {chunk.session} answers an observation of "
                 f"timestep {observation.timestep} of session {observation.session}"
             )
-        if chunk.digest != policy.digest:
-            raise ProtocolError(f"chunk comes from policy {chunk.digest.hex()[:12]}, not {policy.digest.hex()[:12]}")
+        if chunk.digest != self._digest:
+            raise ProtocolError(f"chunk comes from policy {chunk.digest.hex()[:12]}, not {self._digest.hex()[:12]}")
         rows, joints = chunk.actions.shape
         if joints != len(policy.joints) or not 0 < rows <= self._rows:
             raise ProtocolError(f"chunk is {rows}x{joints}, asked for at most {self._rows}x{len(policy.joints)}")

@@ -16,8 +16,19 @@ from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, Prot
 from edge_runtime.slot import Closed, LatestSlot
 from edge_runtime.timing import StageTimes
 from edge_runtime.wire import codec, policy_pb2, policy_pb2_grpc
-from edge_runtime.wire.handshake import differences
-from edge_runtime.wire.messages import Answer, Hello, Observation, Ping, Policy, ServerDescription, Welcome
+from edge_runtime.wire.handshake import differences, successor_differences
+from edge_runtime.wire.messages import (
+    Answer,
+    Hello,
+    Observation,
+    Pace,
+    Ping,
+    Policy,
+    Replaced,
+    ServerDescription,
+    ServerMessage,
+    Welcome,
+)
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +63,8 @@ class Conversation(Protocol):
     def disconnected(self) -> None: ...
     def answered(self, answer: Answer) -> None: ...
     def pinged(self, seconds: float) -> None: ...
+    def replaced(self, policy: Policy) -> None: ...
+    def paced(self, interval_s: float) -> None: ...
 
 
 def open_channel(address: str, *, insecure: bool) -> grpc.Channel:
@@ -162,6 +175,11 @@ class PolicyStream:
                             conversation.connected(message.policy)
                         elif isinstance(message, Ping):
                             conversation.pinged(connection.pong(message))
+                        elif isinstance(message, Replaced):
+                            hello = replace(hello, digest=message.policy.digest)  # what a reconnect has to find
+                            conversation.replaced(message.policy)
+                        elif isinstance(message, Pace):
+                            conversation.paced(message.interval_s)
                         else:
                             conversation.answered(message)
                             patience.renew()  # a welcome alone proves nothing: the stream may break again and again
@@ -217,7 +235,7 @@ class _Connection:
         self._ponged = ping.id
         return time.monotonic() - self._pinged_s
 
-    def messages(self, channel: grpc.Channel, hello: Hello, address: str) -> Iterator[Welcome | Answer | Ping]:
+    def messages(self, channel: grpc.Channel, hello: Hello, address: str) -> Iterator[ServerMessage]:
         """What the server says, Welcome first. Raises _Broken, ProtocolError, AccessError."""
         try:
             grpc.channel_ready_future(channel).result(timeout=ATTEMPT_S)
@@ -236,6 +254,8 @@ class _Connection:
                         raise ProtocolError(f"{address} welcomed twice")
                     unwelcome.cancel()
                     self.policy = message.policy
+                elif isinstance(message, Replaced):
+                    self._succeed(message.policy, hello, address)
                 yield message
         except grpc.RpcError as error:
             raise (
@@ -244,6 +264,13 @@ class _Connection:
         finally:
             unwelcome.cancel()
             self._call.cancel()
+
+    def _succeed(self, new: Policy, hello: Hello, address: str) -> None:
+        assert self.policy is not None  # the codec lets nothing but a welcome come first
+        found = successor_differences(self.policy, new, hello.actions_per_chunk or self.policy.chunk_size)
+        if found:
+            raise ProtocolError(f"{address} replaced the policy by one that does not fit: " + "; ".join(found))
+        self.policy = new
 
     def _requests(self, hello: Hello) -> Iterator[policy_pb2.ClientMessage]:
         yield codec.encode_hello(hello)

@@ -23,8 +23,10 @@ from edge_runtime.wire.messages import (
     Failure,
     Hello,
     Joint,
+    Pace,
     Ping,
     Policy,
+    Replaced,
     ServerDescription,
     ServerMessage,
     ServerTimes,
@@ -197,6 +199,25 @@ def encode_pong(ping: Ping) -> pb.ServerMessage:
     return pb.ServerMessage(pong=pb.Ping(id=ping.id))
 
 
+def encode_replaced(replaced: Replaced) -> pb.ServerMessage:
+    return pb.ServerMessage(replaced=pb.Replaced(policy=_encode_policy(replaced.policy)))
+
+
+def decode_replaced(message: pb.ServerMessage) -> Replaced:
+    """Whether the policy fits is `handshake.successor_differences`' question."""
+    _expect(message, "replaced")
+    return Replaced(_decode_policy(message.replaced.policy))
+
+
+def encode_pace(pace: Pace) -> pb.ServerMessage:
+    return pb.ServerMessage(pace=pb.Pace(interval_s=pace.interval_s))
+
+
+def decode_pace(message: pb.ServerMessage) -> Pace:
+    _expect(message, "pace")
+    return Pace(limits.number("pace: interval_s", message.pace.interval_s))
+
+
 def decode_server_message(message: pb.ServerMessage, policy: Policy | None = None) -> ServerMessage:
     """Any message from the server; until a Welcome has named the `policy`, only a Welcome or a Ping is in order."""
     kind = message.WhichOneof("body")
@@ -212,6 +233,10 @@ def decode_server_message(message: pb.ServerMessage, policy: Policy | None = Non
         return decode_skipped(message)
     if kind == "failure":
         return decode_failure(message)
+    if kind == "replaced":
+        return decode_replaced(message)
+    if kind == "pace":
+        return decode_pace(message)
     raise ProtocolError("stream: got a message of a kind that this version does not know")
 
 

@@ -37,10 +37,28 @@ def differences(robot: Hello, policy: Policy) -> list[str]:
     return found
 
 
+def successor_differences(old: Policy, new: Policy, rows: int) -> list[str]:
+    """What keeps a robot that runs `rows` of each chunk of `old` from going on with `new` within its stream.
+
+    What it sends stays as it is: `new` has to take exactly that, whatever else it may be.
+    """
+    robot = Hello(old.joints, old.cameras, old.extra_state, old.fps, actions_per_chunk=rows)
+    found = differences(robot, new)
+    sent, taken = _inputs(old), _inputs(new)
+    if not found and sent != taken:
+        found.append(f"inputs: robot {_list(sorted(sent))}, policy {_list(sorted(taken))}")
+    return found
+
+
 def extra_cameras(robot: Iterable[str], policy: Policy) -> list[str]:
     """The robot's cameras that the policy does not use."""
     known = {camera.name for camera in policy.cameras}
     return [name for name in robot if name not in known]
+
+
+def _inputs(policy: Policy) -> set[str]:
+    named = [*policy.cameras, *policy.extra_state]
+    return {each.name for each in named} | ({"task"} if policy.uses_task else set())
 
 
 def _cameras(robot: tuple[Camera, ...], policy: tuple[Camera, ...]) -> list[str]:

@@ -173,5 +173,19 @@ class Ping:
     id: int
 
 
+@dataclass(frozen=True)
+class Replaced:
+    """Another bundle took over within the stream: the chunks that follow come from `policy`."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The server is asked for more than it can carry: a chunk every `interval_s` for this robot; 0 = it keeps up again."""
+
+    interval_s: float
+
+
 Answer = Chunk | Skipped | Failure
-ServerMessage = Welcome | Chunk | Skipped | Failure | Ping
+ServerMessage = Welcome | Answer | Ping | Replaced | Pace

@@ -254,16 +254,32 @@ class Failure(_message.Message):
     error_id: str
     def __init__(self, observation: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., error_id: _Optional[str] = ...) -> None: ...
 
+class Replaced(_message.Message):
+    __slots__ = ("policy",)
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    policy: Policy
+    def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
+
+class Pace(_message.Message):
+    __slots__ = ("interval_s",)
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    interval_s: float
+    def __init__(self, interval_s: _Optional[float] = ...) -> None: ...
+
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "chunk", "skipped", "failure", "pong")
+    __slots__ = ("welcome", "chunk", "skipped", "failure", "pong", "replaced", "pace")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
+    PACE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     chunk: Chunk
     skipped: Skipped
     failure: Failure
     pong: Ping
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., skipped: _Optional[_Union[Skipped, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    replaced: Replaced
+    pace: Pace
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., skipped: _Optional[_Union[Skipped, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., replaced: _Optional[_Union[Replaced, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ...) -> None: ...

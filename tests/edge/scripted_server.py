@@ -42,6 +42,7 @@ class ScriptedServer(policy_pb2_grpc.PolicyServiceServicer):
     refuse: tuple[grpc.StatusCode, str] | None = None
     silent: bool = False  # accepts a stream and says nothing
     leave_after_welcome: bool = False
+    announcements: list[policy_pb2.ServerMessage] = field(default_factory=list)  # said before the next answer
     hellos: list[Hello] = field(default_factory=list)
     greeted: threading.Event = field(default_factory=threading.Event)
     port: int = 0
@@ -96,6 +97,8 @@ class ScriptedServer(policy_pb2_grpc.PolicyServiceServicer):
                 continue
             complete = assembler.feed(request)
             if complete is not None:
+                while self.announcements:
+                    yield self.announcements.pop(0)
                 reply = self.answer(complete[0])
                 if reply is not None:
                     yield _encode(reply)

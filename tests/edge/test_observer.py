@@ -10,8 +10,9 @@ import pytest
 from edge_runtime._realtime import ActionRing
 from edge_runtime.errors import DeviceError, ProtocolError, StreamError
 from edge_runtime.observer import FAILURES_IN_A_ROW, Look, Observer
-from edge_runtime.timing import STAGES, StageTimes
-from edge_runtime.wire.messages import Camera, Chunk, ExtraState, Failure, Floats, Observation, Pixels, Skipped
+from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold
+from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
+from edge_runtime.wire.messages import Answer, Camera, Chunk, ExtraState, Failure, Floats, Observation, Pixels, Skipped
 from tests.edge.scripted_server import POLICY, chunk_for
 
 FPS = 30.0
@@ -61,13 +62,14 @@ class Record:
 class Bench:
     """An observer on a clock of the test's own, with a real ring and a link that keeps what was sent."""
 
-    threshold: int = 5
+    threshold: int | Threshold = 5
     rows: int = 10
     look: Look = field(default_factory=lambda: Look(POLICY, {}, {}, False, 0.5, ""))
     now_ns: int = 1_000_000_000
     link_up: bool = True
     sent: list[Observation] = field(default_factory=list)
     lost: int = 0
+    latency: LatencyWindow = field(default_factory=LatencyWindow)
 
     def __post_init__(self) -> None:
         self.ring = ActionRing(2 * self.rows, 2)
@@ -79,7 +81,8 @@ class Bench:
             on_lost=self._on_lost,
             stages=self.stages,
             fps=FPS,
-            threshold=self.threshold,
+            threshold=FixedThreshold(self.threshold) if isinstance(self.threshold, int) else self.threshold,
+            latency=self.latency,
             rows=self.rows,
             clock_ns=lambda: self.now_ns,
         )
@@ -159,6 +162,30 @@ def test_a_still_arm_that_is_filtered_for_ever_never_starves() -> None:
             )
     assert starved == 0
     assert bench.observer.counts["skipped_similar"] > 10
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_auto_asks_in_time_whether_or_not_the_arm_is_still(filtered: bool) -> None:
+    """Round trips of 6 ticks; with the filter on every ordinary observation is called similar, a tick later."""
+    latency = LatencyWindow(slack_s=1 / FPS)
+    bench = Bench(threshold=AutoThreshold(latency, FPS, 50, filtered), rows=50, latency=latency)
+    levels: list[int] = []
+    due: list[tuple[int, Answer]] = []
+    for tick in range(900):
+        known = len(bench.sent)
+        levels.append(bench.ring.level)
+        bench.tick()
+        for observation in bench.sent[known:]:
+            if observation.must_go or not filtered:
+                due.append((tick + 6, chunk_for(observation, rows=50)))
+            else:
+                due.append((tick + 1, Skipped(observation.id, "similar")))
+        while due and due[0][0] <= tick:
+            bench.observer.answered(due.pop(0)[1])
+    first = next(tick for tick, level in enumerate(levels) if level)
+    assert min(levels[first:]) >= 1
+    assert min(levels[400:]) <= 3  # nor earlier than it must
+    assert (bench.observer.counts["skipped_similar"] > 20) == filtered
 
 
 def test_after_a_skipped_answer_an_ordinary_one_waits_and_an_urgent_one_does_not() -> None:
@@ -293,6 +320,32 @@ def test_a_chunk_that_cannot_be_the_answer_is_refused(lie: object) -> None:
     with pytest.raises(ProtocolError):
         bench.observer.answered(lie(chunk))  # type: ignore[operator]
     assert bench.ring.level == 0
+
+
+def test_a_replaced_policy_is_the_one_whose_chunks_are_due() -> None:
+    bench = Bench()
+    new = replace(POLICY, digest=bytes(32))
+    bench.tick()
+    bench.observer.replaced(new)
+    with pytest.raises(ProtocolError, match="chunk comes from policy 000102030405, not 000000000000"):
+        bench.answer()
+    bench.observer.connected(new)
+    bench.tick()
+    bench.observer.answered(replace(chunk_for(bench.sent[-1]), digest=new.digest))
+    assert bench.ring.merges == 1
+
+
+def test_an_overload_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    bench = Bench()
+    for interval_s in (0.0, 0.5, 0.7, 0.0, 0.0):
+        bench.observer.paced(interval_s)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "the server is overloaded: a chunk every 0.50 s is what this robot gets",
+        "the server keeps up again",
+    ]
+    assert bench.observer.counts["overloads"] == 1
 
 
 def test_an_answer_given_twice_is_refused() -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, ProtocolError, StreamError
 from edge_runtime.stream import PolicyStream, open_channel
-from edge_runtime.wire.messages import Answer, Chunk, Observation, Policy
-from tests.edge.scripted_server import HELLO, POLICY, ScriptedServer
+from edge_runtime.wire import codec
+from edge_runtime.wire.messages import Answer, Chunk, Observation, Pace, Policy, Replaced
+from tests.edge.scripted_server import HELLO, JOINTS, POLICY, ScriptedServer
 
 WAIT_S = 20.0
 
@@ -36,6 +37,12 @@ class Recorder:
 
     def pinged(self, seconds: float) -> None:
         self.events.put(("pinged", seconds))
+
+    def replaced(self, policy: Policy) -> None:
+        self.events.put(("replaced", policy))
+
+    def paced(self, interval_s: float) -> None:
+        self.events.put(("paced", interval_s))
 
     def wait_for(self, kind: str) -> object:
         while True:
@@ -116,6 +123,38 @@ def test_a_killed_server_is_found_again_with_the_digest_seen_before(server: Scri
     assert running.stream.reconnects == 1
     assert running.stream.send(observation(2))
     assert isinstance(running.heard.wait_for("answered"), Chunk)
+
+
+def test_a_policy_replaced_within_the_stream_is_taken_and_expected_from_then_on(
+    server: ScriptedServer, running: Running
+) -> None:
+    new = replace(POLICY, digest=bytes(32))
+    running.heard.wait_for("connected")
+    server.announcements.append(codec.encode_replaced(Replaced(new)))
+    assert running.stream.send(observation(1))
+    assert running.heard.wait_for("replaced") == new
+    server.kill()
+    running.heard.wait_for("disconnected")
+    server.policy = new
+    server.restart()
+    assert running.heard.wait_for("connected") == new
+    assert server.hellos[-1].digest == new.digest
+
+
+def test_a_policy_replaced_by_one_that_does_not_fit_ends_it(server: ScriptedServer, running: Running) -> None:
+    running.heard.wait_for("connected")
+    server.announcements.append(codec.encode_replaced(Replaced(replace(POLICY, joints=JOINTS[:1]))))
+    assert running.stream.send(observation(1))
+    error = running.ended.get(timeout=WAIT_S)
+    assert isinstance(error, ProtocolError)
+    assert "replaced the policy by one that does not fit: joints: robot [a.pos, b.pos], policy [a.pos]" in str(error)
+
+
+def test_a_pace_is_passed_on(server: ScriptedServer, running: Running) -> None:
+    running.heard.wait_for("connected")
+    server.announcements.append(codec.encode_pace(Pace(0.5)))
+    assert running.stream.send(observation(1))
+    assert running.heard.wait_for("paced") == 0.5
 
 
 def test_a_server_with_another_policy_after_a_restart_ends_it(server: ScriptedServer, running: Running) -> None:

@@ -27,8 +27,10 @@ from edge_runtime.wire.messages import (
     Hello,
     Joint,
     Observation,
+    Pace,
     Ping,
     Policy,
+    Replaced,
     ServerDescription,
     ServerTimes,
     Skipped,
@@ -215,6 +217,9 @@ def test_small_answers_arrive_as_sent(id: int) -> None:
         (codec.encode_skipped, Skipped(id, "superseded")),
         (codec.encode_failure, Failure(id, 13, "the engine failed", "e-1")),
         (codec.encode_pong, Ping(id)),
+        (codec.encode_replaced, Replaced(POLICY)),
+        (codec.encode_pace, Pace(0.5)),
+        (codec.encode_pace, Pace(0.0)),
     ]
     for encode, message in sent:
         encoded = encode(message).SerializeToString()  # type: ignore[operator]
@@ -466,6 +471,9 @@ def test_chunk_that_does_not_fit_is_refused(name: str) -> None:
         (pb.ServerMessage(failure=pb.Failure(code=0)), "failure: code: 0 is not in 1..16"),
         (pb.ServerMessage(failure=pb.Failure(code=13, error_id="\x1b[2J")), "failure: error id: .* is not printable"),
         (pb.ServerMessage(welcome=pb.Welcome()), "policy: name: is empty"),
+        (pb.ServerMessage(replaced=pb.Replaced()), "policy: name: is empty"),
+        (pb.ServerMessage(pace=pb.Pace(interval_s=-1)), "pace: interval_s: -1"),
+        (pb.ServerMessage(pace=pb.Pace(interval_s=np.inf)), "pace: interval_s: inf"),
     ],
 )
 def test_answer_that_makes_no_sense_is_refused(message: pb.ServerMessage, sentence: str) -> None:
@@ -545,6 +553,8 @@ SERVER = [
     codec.encode_chunk(chunk(3)).SerializeToString(),
     codec.encode_skipped(Skipped(1, "similar")).SerializeToString(),
     codec.encode_failure(Failure(1, 13, "message", "id")).SerializeToString(),
+    codec.encode_replaced(Replaced(POLICY)).SerializeToString(),
+    codec.encode_pace(Pace(0.5)).SerializeToString(),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge_runtime.wire.handshake import differences, extra_cameras
+from edge_runtime.wire.handshake import differences, extra_cameras, successor_differences
 from edge_runtime.wire.messages import Camera, ExtraState, Hello, Joint, Policy
 
 NAMES = ("shoulder_pan.pos", "shoulder_lift.pos", "gripper.pos")
@@ -90,3 +90,24 @@ def test_all_differences_are_said_at_once() -> None:
     said = "; ".join(differences(robot, POLICY))
     for word in ("protocol", *NAMES, "static", "wrist", "environment_state", "fps", "actions_per_chunk", "policy:"):
         assert word in said
+
+
+def test_successor_that_takes_the_same_and_answers_alike_fits() -> None:
+    other = replace(POLICY, digest=b"b" * 32, cameras=(WRIST, STATIC), chunk_size=20)
+    assert successor_differences(POLICY, other, rows=20) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"joints": JOINTS[:2]}, "joints: robot [shoulder_pan.pos, shoulder_lift.pos, gripper.pos], policy ["),
+        ({"fps": 25.0}, "fps: robot 30, policy 25"),
+        ({"chunk_size": 49}, "actions_per_chunk: robot 50, policy at most 49"),
+        ({"cameras": (STATIC,)}, "inputs: robot [observation.environment_state, static, wrist], policy ["),
+        ({"extra_state": ()}, "inputs: robot [observation.environment_state, static, wrist], policy [static, wrist]"),
+        ({"uses_task": True}, "inputs: robot ["),
+    ],
+)
+def test_successor_that_takes_less_or_other_does_not_fit(change: dict[str, Any], sentence: str) -> None:
+    (found,) = successor_differences(POLICY, replace(POLICY, digest=b"b" * 32, **change), rows=50)
+    assert found.startswith(sentence)
