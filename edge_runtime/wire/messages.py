@@ -182,7 +182,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Pace:
-    """The server is asked for more than it can carry: a chunk every `interval_s` for this robot; 0 = it keeps up again."""
+    """The server is asked for more than it can carry: this robot gets a chunk every `interval_s`; 0 = no longer."""
 
     interval_s: float
 
