@@ -56,6 +56,7 @@ class RobotConfig(draccus.ChoiceRegistry):
     clamp_range: bool = True  # keep goals inside the calibrated range
     max_missed_replies: int = 15  # in a row from one joint, then the robot has failed
     stop_policy: StopPolicy = "limp"
+    reconnect: bool = True  # after a fault wait for the robot and start it again; false: exit 74
 
 
 @dataclass
@@ -71,6 +72,7 @@ class SOFollowerConfig(RobotConfig):
     position_d_coefficient: int = 32
     rest_pose: dict[str, float] | None = None  # for park: joint -> units; by default the pose at start
     park_timeout_s: float = 5.0
+    max_temperature: int = 68  # degrees Celsius: the arm is stopped, before a servo at 70 lets go by itself; 0 = off
     bus_timeout_ms: float | None = None  # by default the lesser of 10 ms and a third of the period
     echo: bool = False  # a bare UART hears its own bytes
 
@@ -81,6 +83,8 @@ class SOFollowerConfig(RobotConfig):
             raise ConfigError(f"robot.bus_timeout_ms: {self.bus_timeout_ms} is not in 0..1000")
         if self.max_missed_replies < 1:
             raise ConfigError(f"robot.max_missed_replies: {self.max_missed_replies} is less than 1")
+        if not (self.max_temperature == 0 or 30 <= self.max_temperature <= 100):
+            raise ConfigError(f"robot.max_temperature: {self.max_temperature} is not in 30..100 °C (0 = off)")
         if not 0 < self.park_timeout_s <= 60:
             raise ConfigError(f"robot.park_timeout_s: {self.park_timeout_s} is not in 0..60")
         for name in ("position_p_coefficient", "position_i_coefficient", "position_d_coefficient"):
@@ -113,7 +117,8 @@ class StartConfig:
     control_hz: float | None = None  # k * fps, k whole; by default fps
     mode: Mode = "async"
     actions_per_chunk: int | None = None  # by default all of the policy's chunk
-    chunk_size_threshold: float = 0.5  # ask when the queue holds at most this part of a chunk
+    chunk_size_threshold: float | Literal["auto"] = "auto"  # ask when the queue holds at most this part of a chunk
+    starve_risk: float = 0.01  # auto: chance that the queue runs dry before a chunk comes
     aggregate_fn_name: str = "weighted_average"  # a name of AGGREGATE, or module:function of your own
     similarity_tolerance: float | None = None  # L2 in joint units; None = 1.0 for degrees, else off; 0 = off
     jpeg_quality: int = 90  # 0 = raw frames
@@ -121,6 +126,7 @@ class StartConfig:
     rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera
     extra_state: dict[str, str] = field(default_factory=dict)  # environment_state -> URL of a JSON object of numbers
     max_frame_age_s: float = 0.5
+    max_action_age_s: float | None = None  # from observation to execution; by default that of a chunk and 1 s
     episodes: int = 0  # 0 = one run without resets
     reset_url: str = ""
     first_seed: int = 0
@@ -128,6 +134,8 @@ class StartConfig:
     dry_run: bool = False  # no torque; prints goals
     realtime: Realtime = "try"
     priority: int = 80  # SCHED_FIFO
+    cpu_affinity: list[int] = field(default_factory=list)  # the processors of the loop; empty = any
+    fault_folder: Path | None = None  # where the ticks before a fault go; by default ~/.local/state/edge-runtime
     give_up_after_s: float = 30.0  # without a server; 0 = never
     summary: Path | None = None  # JSON, written at the end
     queue_log: Path | None = None  # CSV of time, episode and queue level, for plots
@@ -143,14 +151,22 @@ class StartConfig:
                 raise ConfigError(f"control_hz: {self.control_hz:g} is not a whole multiple of fps {self.fps:g}")
         if self.actions_per_chunk is not None and self.actions_per_chunk < 1:
             raise ConfigError(f"actions_per_chunk: {self.actions_per_chunk} is less than 1")
-        if not 0 <= self.chunk_size_threshold <= 1:
-            raise ConfigError(f"chunk_size_threshold: {self.chunk_size_threshold} is not in 0..1")
+        if self.chunk_size_threshold != "auto" and not 0 <= self.chunk_size_threshold <= 1:
+            raise ConfigError(f"chunk_size_threshold: {self.chunk_size_threshold} is not in 0..1, nor auto")
+        if not 1e-4 <= self.starve_risk <= 0.5:
+            raise ConfigError(f"starve_risk: {self.starve_risk} is not in 0.0001..0.5")
         if self.similarity_tolerance is not None and not 0 <= self.similarity_tolerance < math.inf:
             raise ConfigError(f"similarity_tolerance: {self.similarity_tolerance} is not a distance (0 = off)")
         if not 0 <= self.jpeg_quality <= 100:
             raise ConfigError(f"jpeg_quality: {self.jpeg_quality} is not in 0..100 (0 = raw)")
         if not 1 <= self.priority <= 99:
             raise ConfigError(f"priority: {self.priority} is not in 1..99")
+        if not all(0 <= number < os.cpu_count() or 1 for number in self.cpu_affinity):
+            raise ConfigError(f"cpu_affinity: this machine has no processor {max(self.cpu_affinity)}")
+        for name in ("max_frame_age_s", "max_action_age_s"):
+            age = getattr(self, name)
+            if age is not None and not 0 < age < math.inf:
+                raise ConfigError(f"{name}: {age} is not an age in seconds")
         if self.episodes < 0 or self.first_seed < 0 or self.duration_s < 0 or self.give_up_after_s < 0:
             raise ConfigError("episodes, first_seed, duration_s and give_up_after_s must not be negative")
         if self.episodes and not self.reset_url:

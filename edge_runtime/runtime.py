@@ -27,13 +27,15 @@ from edge_runtime.observer import Look, Observer
 from edge_runtime.robots import Robot, make_robot
 from edge_runtime.state import RuntimeState
 from edge_runtime.stream import PolicyStream
-from edge_runtime.timing import STAGES, StageTimes
+from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
+from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire import messages
 from edge_runtime.wire.handshake import differences, extra_cameras
 
 log = logging.getLogger(__name__)
 
 SIMILAR_DEGREES = 1.0  # LeRobot's tolerance; it was chosen for degrees
+SEQUENTIAL_THRESHOLD = 0.5  # of the chunk is left when it asks: there is no round trip to cover, so auto has no say
 PRINT_GOALS_EVERY_S = 0.5
 STOPPED_WITHIN_S = 75.0  # the longest park_timeout_s and then limp; as TimeoutStopSec of the service
 
@@ -129,6 +131,7 @@ class Runtime:
         hello = self._introduce(policy, robot, views, vectors)
         rows = hello.actions_per_chunk
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate)
+        latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
         observer = Observer(
             Look(policy, views, vectors, config.resize, config.max_frame_age_s, config.task),
             ring,
@@ -136,10 +139,19 @@ class Runtime:
             on_lost=stream.suspect,
             stages=self._stages,
             fps=config.fps,
-            threshold=0 if config.mode == "sequential" else _part(config.chunk_size_threshold, rows),
+            threshold=self._threshold(latency, rows, filtered=hello.similarity_tolerance > 0),
+            latency=latency,
             rows=rows,
         )
         return _Parts(robot, ring, observer, stream, hello)
+
+    def _threshold(self, latency: LatencyWindow, rows: int, *, filtered: bool) -> Threshold:
+        config = self._config
+        if config.mode == "sequential":
+            return FixedThreshold(0)
+        if config.chunk_size_threshold == "auto":
+            return AutoThreshold(latency, config.fps, rows, filtered)
+        return FixedThreshold(part_of(config.chunk_size_threshold, rows))
 
     def _introduce(
         self,
@@ -155,11 +167,10 @@ class Runtime:
             log.warning("camera %s is not used by policy %s", name, policy.name)
         rows = config.actions_per_chunk or policy.chunk_size
         if config.mode == "sequential":
-            rows = _part(1 - config.chunk_size_threshold, min(rows, policy.chunk_size))
+            left = SEQUENTIAL_THRESHOLD if config.chunk_size_threshold == "auto" else config.chunk_size_threshold
+            rows = part_of(1 - left, min(rows, policy.chunk_size))
             if rows == 0:
-                raise ConfigError(
-                    f"chunk_size_threshold: {config.chunk_size_threshold:g} leaves mode=sequential nothing to execute"
-                )
+                raise ConfigError(f"chunk_size_threshold: {left:g} leaves mode=sequential nothing to execute")
         tolerance = config.similarity_tolerance
         units = sorted({joint.unit for joint in robot.joints})
         if tolerance is None:
@@ -392,11 +403,6 @@ class Runtime:
                     csv.writer(file).writerows([("time_s", "episode", "level"), *self._queue_log])
             except OSError as error:
                 raise OutputError(f"queue_log: cannot write {self._config.queue_log}: {error.strerror}") from error
-
-
-def _part(part: float, rows: int) -> int:
-    """floor(part * rows), where 0.2 * 50 is 10 although the product of their doubles is less."""
-    return math.floor(part * rows + 1e-9)
 
 
 def _choose(description: messages.ServerDescription, model: str) -> messages.Policy:

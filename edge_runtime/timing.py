@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,9 @@ SERVER_STAGES = ("receive", "admit", "wait", "prepare", "infer", "inject", "fini
 _SUB = 32  # buckets per octave: a bucket is at most 3.1 % wide
 _OCTAVES = 40  # 1 ns .. 18 minutes
 BUCKETS = _SUB * _OCTAVES
+
+EARLY_SAMPLES = 10  # until so many latencies are known, the largest says too little
+EARLY_FACTOR = 1.5
 
 
 def bucket(ns: int) -> int:
@@ -135,20 +139,31 @@ class StageTimes:
 
 
 class LatencyWindow:
-    """Q(L): the largest of the last `window` latencies, the first (cold) one left out.
+    """Q(L): the largest of the last `window` latencies, the first (cold) one left out; seconds.
 
-    For independent latencies the next one exceeds it with probability 1 / (window + 1).
+    For independent latencies the next one exceeds it with probability 1 / (window + 1). `bound` is that, and 1.5 times
+    as much while few are known: until the tenth, and again until the tenth after a rise, which is one that exceeded the
+    bound by more than `slack_s`.
     """
 
-    def __init__(self, window: int = 99) -> None:
+    def __init__(self, window: int = 99, slack_s: float = 0.0) -> None:
         self._samples: deque[float] = deque(maxlen=window)
+        self._slack_s = slack_s
         self._cold: float | None = None
+        self._settled = 0  # samples since the start or the last rise, that one included
+
+    @classmethod
+    def for_risk(cls, risk: float, slack_s: float = 0.0) -> LatencyWindow:
+        """The shortest window whose Q(L) the next of independent latencies exceeds with probability `risk` at most."""
+        return cls(math.ceil(1 / risk - 1e-9) - 1, slack_s)
 
     def record(self, seconds: float) -> None:
         if self._cold is None:
             self._cold = seconds
-        else:
-            self._samples.append(seconds)
+            return
+        rises = bool(self._samples) and seconds > self.bound() + self._slack_s
+        self._settled = 1 if rises else self._settled + 1
+        self._samples.append(seconds)
 
     @property
     def n(self) -> int:
@@ -159,3 +174,7 @@ class LatencyWindow:
         if self._samples:
             return max(self._samples)
         return self._cold or 0.0
+
+    def bound(self) -> float:
+        """What the next latency is taken to stay below, in seconds; 0 before the first sample."""
+        return self.quantile() * (EARLY_FACTOR if self._settled < EARLY_SAMPLES else 1.0)

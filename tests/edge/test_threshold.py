@@ -85,7 +85,7 @@ def test_a_fall_is_believed_once_the_window_has_forgotten() -> None:
 def test_with_the_filter_on_there_is_time_to_be_skipped() -> None:
     assert rows(settled(0.3), filtered=True) == rows(settled(0.3)) + part_of(0.25, CHUNK)
     assert rows(settled(1.2), filtered=True) == part_of(0.9, CHUNK)
-    assert rows(settled(1.6), filtered=True) == CHUNK  # never below g*
+    assert rows(settled(2.0), filtered=True) == CHUNK  # never below g*
 
 
 def test_rows_of_a_part_do_not_suffer_from_doubles() -> None:
