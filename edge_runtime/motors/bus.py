@@ -80,6 +80,23 @@ class Bus:
         name = self._names.get(servo)
         return f"{name} (id {servo})" if name else f"servo {servo}"
 
+    def set_baud(self, baud: int) -> None:
+        """Speak at another rate, in bit/s, until told otherwise. BusError when the adapter cannot."""
+        self._owned().set_baud(baud)
+
+    def discover(self) -> list[int]:
+        """The ids of all that answer within the timeout, an id as often as it came; two at once may spoil each other."""
+        self._flush()
+        self._send(feetech.ping(feetech.BROADCAST))
+        decoder = StatusDecoder(parameters=0)
+        found: list[int] = []
+        deadline = time.monotonic() + self._timeout_s
+        while data := self._owned().read(deadline):
+            found += [reply.servo for reply in decoder.feed(data)]
+        self.damaged += decoder.damaged
+        self.stray += decoder.skipped
+        return found
+
     def ping(self, servo: int) -> bool:
         """Whether it answers."""
         return servo in self._ask(feetech.ping(servo), [servo], 0)

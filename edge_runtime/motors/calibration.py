@@ -91,6 +91,16 @@ def locate(config: SOFollowerConfig) -> Path:
     raise ConfigError(f"robot.id: {config.id!r} has no calibration file {candidates[0]}{hint}")
 
 
+def destination(config: SOFollowerConfig) -> Path:
+    """Where the file of `config.id` is, or belongs. ConfigError without an id."""
+    try:
+        return locate(config)
+    except ConfigError:
+        if not config.id:
+            raise
+        return next(iter(_folders(config.calibration_dir))) / f"{config.id}.json"
+
+
 def load(path: Path) -> Calibration:
     """The calibration in `path`, in the order of JOINTS; ConfigError names the field that cannot be."""
     try:
@@ -110,7 +120,9 @@ def save(path: Path, calibration: Mapping[str, JointCalibration]) -> None:
     text = json.dumps({joint: asdict(entry) for joint, entry in calibration.items()}, indent=4)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        beside = path.with_name(f".{path.name}.new")
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)  # a full disk leaves the old one whole
     except OSError as error:
         raise OutputError(f"calibration {path}: cannot be written: {error.strerror or error}") from error
 

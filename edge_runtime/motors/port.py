@@ -61,6 +61,13 @@ class Port:
             raise BusError(f"{self.path}: is not open", port=self.path)
         return int(self._serial.fileno())
 
+    def set_baud(self, baud: int) -> None:
+        """Another rate from the next byte on, in bit/s; BusError when the adapter cannot."""
+        try:
+            self._serial.baudrate = baud
+        except (OSError, ValueError) as error:
+            raise BusError(f"{self.path}: cannot speak at {baud} bit/s: {error}", port=self.path) from error
+
     def write(self, data: bytes) -> None:
         """All of `data`, or BusTimeout when the line does not take it."""
         fd = self.fileno()

@@ -15,14 +15,14 @@ MODEL = 777  # STS3215, which LeRobot demands too; an STS3250 differs in torque 
 IDS = {joint: number for number, joint in enumerate(JOINTS, start=1)}
 GRIPPER = "gripper"
 
-_FIELD_REGISTERS = {
+FIELD_REGISTERS = {
     "homing_offset": "Homing_Offset",
     "range_min": "Min_Position_Limit",
     "range_max": "Max_Position_Limit",
 }
 # So that it can grip for long: half its torque, 1.6 A, a quarter once overloaded.
 _GRIPPER_REGISTERS = {"Max_Torque_Limit": 500, "Protection_Current": 250, "Overload_Torque": 25}
-_MULTI_TURN = 0x10  # bit of register Phase; with it, positions are not those of the calibration
+MULTI_TURN = 0x10  # bit of register Phase; with it, positions are not those of the calibration
 
 Memory = dict[str, dict[int, int]]  # register -> id -> value
 
@@ -68,7 +68,7 @@ def check_firmware(bus: Bus) -> None:
 def check_calibration(bus: Bus, calibration: Mapping[str, JointCalibration], file: Path) -> None:
     """ConfigError with every difference between `calibration`, read from `file`, and what the servos hold."""
     found: dict[str, dict[str, int]] = {joint: {} for joint in JOINTS}
-    for field, register in _FIELD_REGISTERS.items():
+    for field, register in FIELD_REGISTERS.items():
         for number, value in bus.read_all(register, IDS.values()).items():
             found[JOINTS[number - 1]][field] = value
     if different := differences(calibration, found):
@@ -90,7 +90,7 @@ def memory(gains: tuple[int, int, int], calibration: Mapping[str, JointCalibrati
     }
     wanted = {name: dict.fromkeys(IDS.values(), value) for name, value in everywhere.items()}
     wanted |= {name: {IDS[GRIPPER]: value} for name, value in _GRIPPER_REGISTERS.items()}
-    for field, register in _FIELD_REGISTERS.items():
+    for field, register in FIELD_REGISTERS.items():
         wanted[register] = {IDS[joint]: getattr(calibration[joint], field) for joint in JOINTS}
     return wanted
 
@@ -98,7 +98,7 @@ def memory(gains: tuple[int, int, int], calibration: Mapping[str, JointCalibrati
 def write_memory(bus: Bus, wanted: Memory) -> None:
     """Write what differs from `wanted`, and clear the multi-turn bit; torque goes off only if there is something."""
     phase = bus.read_all("Phase", IDS.values())
-    wanted = {**wanted, "Phase": {number: value & ~_MULTI_TURN for number, value in phase.items()}}
+    wanted = {**wanted, "Phase": {number: value & ~MULTI_TURN for number, value in phase.items()}}
     changes: Memory = {}
     for name, values in wanted.items():
         found = bus.read_all(name, values)
