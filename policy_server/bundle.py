@@ -20,6 +20,7 @@ FORMAT = 1
 STATE = "observation.state"
 IMAGES = "observation.images."
 TASK = "task"
+SEED = "seed"
 SHIPPED = Path(__file__).parent / "bundles"
 MANIFEST = "manifest.json"
 _MANIFEST_BYTES = 1 << 20  # far more than a manifest needs

@@ -20,7 +20,7 @@ from edge_runtime.errors import ProtocolError
 from edge_runtime.wire.frames import pixels
 from edge_runtime.wire.handshake import differences
 from edge_runtime.wire.messages import Hello, Observation, Policy
-from policy_server.bundle import IMAGES, STATE, TASK, Feature, features
+from policy_server.bundle import IMAGES, SEED, STATE, TASK, Feature, features
 
 Inputs = Mapping[str, npt.NDArray[Any]]
 
@@ -63,6 +63,8 @@ def preprocess(observation: Observation, keys: KeyMap) -> Inputs:
             raise ProtocolError(f"{name}: has a number that is not finite")
     if keys.uses_task:
         inputs[TASK] = np.array(observation.task)
+        # Such policies start from noise: drawn by the timestep, a run can be repeated bit for bit.
+        inputs[SEED] = np.array([observation.timestep])
     return inputs
 
 

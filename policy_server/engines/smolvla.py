@@ -11,16 +11,13 @@ import numpy.typing as npt
 
 from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
-from policy_server.bundle import TASK, Bundle, features
+from policy_server.bundle import SEED, TASK, Bundle, features
 from policy_server.engines import Batch
 from policy_server.engines.guidance import gains
 from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
 from policy_server.engines.tokens import Tokenizer
 
-NOISE, SEED = (
-    "noise",
-    "seed",
-)  # in a batch, either: (B, chunk, width) numbers, or (B, n) whole numbers to draw them from
+NOISE = "noise"  # in a batch, (B, chunk, width), instead of `seed`, (B, n) whole numbers to draw it from
 PREVIOUS, WEIGHTS = "previous", "weights"  # in a batch, both or neither: what `Step` in export/smolvla.py is guided by
 MAX_TOKENS = 48  # LeRobot's, for a graph that leaves their number free
 INPUTS = {
@@ -56,14 +53,13 @@ class SmolVLAEngine:
         self._tokens = shapes["tokens"][1] if isinstance(shapes["tokens"][1], int) else 0  # 0: as many as there are
         self._tokenizer = Tokenizer(bundle.path / "tokenizer.json", self._tokens or MAX_TOKENS)
         self._plans: dict[tuple[int, int], _Plan] = {}
-        self._random = np.random.default_rng(0)
 
     @property
     def provider(self) -> str:
         return str(self._step.get_providers()[0])
 
     def infer(self, batch: Batch) -> Floats:
-        """As `Engine.infer`. `noise` or `seed` in the batch make it repeatable, `previous` and `weights` guide it."""
+        """As `Engine.infer`, from `noise` in the batch, or drawn by its `seed`; `previous` and `weights` guide it."""
         tokens, mask = self._tokenizer([str(task) for task in batch[TASK]], self._tokens)
         observation = {name: np.ascontiguousarray(batch[name]) for name in self._features}
         observation |= {"tokens": tokens, "token_mask": mask}
@@ -71,7 +67,7 @@ class SmolVLAEngine:
         for name, array in observation.items():
             plan.prefix.bind_cpu_input(name, array)
         self._prefix.run_with_iobinding(plan.prefix)
-        plan.buffers["x"].update_inplace(self._noise(batch, len(tokens)))
+        plan.buffers["x"].update_inplace(self._noise(batch))
         for name in (PREVIOUS, WEIGHTS):
             nothing = np.zeros(plan.buffers[name].shape(), np.float32)
             plan.buffers[name].update_inplace(np.ascontiguousarray(batch.get(name, nothing), np.float32))
@@ -106,13 +102,11 @@ class SmolVLAEngine:
             raise ModelError(f"{bundle.graphs[role]}: inputs: {sorted(got)} are not {sorted(expected)}")
         return session
 
-    def _noise(self, batch: Batch, size: int) -> Floats:
+    def _noise(self, batch: Batch) -> Floats:
         if NOISE in batch:
             return np.ascontiguousarray(batch[NOISE], np.float32)
-        if SEED in batch:
-            draws = [np.random.default_rng(seed).standard_normal(self._noise_shape, np.float32) for seed in batch[SEED]]
-            return np.stack(draws)
-        return self._random.standard_normal((size, *self._noise_shape), np.float32)
+        rows = [np.random.default_rng(seed).standard_normal(self._noise_shape, np.float32) for seed in batch[SEED]]
+        return np.stack(rows)
 
     def _plan(self, observation: Mapping[str, npt.NDArray[Any]]) -> _Plan:
         """The buffers for a batch of this shape, made when it is first seen."""

@@ -81,8 +81,10 @@ def test_a_batch_of_one_is_a_view_and_more_are_stacked(keys: KeyMap) -> None:
 def test_the_task_goes_along_where_it_is_read(tmp_path: Path) -> None:
     policy = bundle.load(write_bundle(tmp_path / "reading", uses_task=True)).policy
     keys = match_keys(hello_to(policy), policy)
-    members = [preprocess(look(1, task=task), keys) for task in ("sort", "pick the cube")]
-    assert prepare(members)["task"].tolist() == ["sort", "pick the cube"]
+    members = [preprocess(look(1, task=task, timestep=7), keys) for task in ("sort", "pick the cube")]
+    batch = prepare(members)
+    assert batch["task"].tolist() == ["sort", "pick the cube"]
+    assert batch["seed"].tolist() == [[7], [7]]
 
 
 def test_the_filter_compares_with_the_last_that_succeeded() -> None:
