@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
-from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.errors import AccessError, ConfigError, OutputError
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,20 @@ class Address:
         """Only this machine can reach it."""
         return self.path is not None or ipaddress.ip_address(self.host).is_loopback
 
-    def bind(self, server: grpc.Server) -> Address:
-        """Make `server` listen here; the address with the port that was got. Raises OutputError."""
+    def bind(self, server: grpc.Server, credentials: grpc.ServerCredentials | None = None, group: str = "") -> Address:
+        """Make `server` listen here; the address with the port that was got. Raises OutputError.
+
+        With `credentials` it speaks TLS; the members of `group` may use a Unix socket too.
+        """
         if self.path is not None:
             self._bind_path(server, self.path)
+            if group:
+                _share(self.path, group)
             return self
         self._probe()
         try:
+            if credentials is not None:
+                return Address(self.host, server.add_secure_port(str(self), credentials))
             return Address(self.host, server.add_insecure_port(str(self)))
         except RuntimeError as error:
             raise OutputError(f"listen: {self}: cannot be bound") from error
@@ -82,6 +90,17 @@ class Address:
             raise OutputError(f"listen: {self}: cannot be created") from error
         finally:
             os.umask(mask)
+
+
+def _share(path: Path, group: str) -> None:
+    """Let `group` use the socket at `path`."""
+    try:
+        shutil.chown(path, group=group)
+        path.chmod(0o660)
+    except LookupError as error:
+        raise ConfigError(f"socket_group: there is no group {group!r}") from error
+    except OSError as error:
+        raise AccessError(f"socket_group: {path} cannot be given to {group!r}: {error.strerror}") from error
 
 
 def _resolve(host: str) -> str:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from edge_runtime.wire.messages import Answer, Ping
 
-LIMIT = 64  # answers that a robot may leave unread: one is in flight, so that this is a peer that does not read
-
 
 @dataclass(frozen=True)
 class Outgoing:
@@ -24,11 +22,12 @@ class Outgoing:
 class Outbox:
     """Iterating yields what was put, until closed. Putting never blocks and never fails.
 
-    `fault` is what the stream is to end with: None = as agreed. With `LIMIT` messages unread, `on_overflow` is called
+    `fault` is what the stream is to end with: None = as agreed. With `limit` messages unread, `on_overflow` is called
     once and the rest is dropped: nobody else waits for a peer that does not read.
     """
 
-    def __init__(self, on_overflow: Callable[[], None]) -> None:
+    def __init__(self, limit: int, on_overflow: Callable[[], None]) -> None:
+        self._limit = limit
         self._queue: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
         self._on_overflow = on_overflow
         self._lock = threading.Lock()
@@ -43,7 +42,7 @@ class Outbox:
         with self._lock:
             if self._closed:
                 return
-            if self._queue.qsize() < LIMIT:
+            if self._queue.qsize() < self._limit:
                 self._queue.put(Outgoing(message, time.monotonic()))
                 return
             self._closed = True

@@ -12,15 +12,19 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from edge_runtime.errors import ConfigError, UsageError
 from edge_runtime.notify import Notifier
+from policy_server.access import Access
 from policy_server.address import Address
+from policy_server.admission import Admission
 from policy_server.bundle import Bundle
-from policy_server.config import ServerConfig
+from policy_server.config import LimitsConfig, ServerConfig
+from policy_server.deadlines import Deadlines
 from policy_server.engines import open_engine
 from policy_server.engines.providers import Runtime, check
+from policy_server.health import Health
+from policy_server.refusals import Refusals
 from policy_server.scheduler import Scheduler
 from policy_server.service import SERVICE, SPARE_WORKERS, Model, PolicyService
 
@@ -30,18 +34,7 @@ PROGRESS_S = 10.0
 STOP_S = 1.0
 STOPPED_WITHIN_S = 30.0  # as TimeoutStopSec of the service
 STUCK_S = 120.0  # in one batch: no inference takes so long, and systemd may start us anew
-WATCHERS = 8  # of health at once; any number may ask without watching
-
-_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # with it a second server would take half of the connections in silence
-    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-    ("grpc.max_send_message_length", 4 * 1024 * 1024),
-    # Robots ping every 10 s, also while a long inference sends nothing; and we find out about one that has vanished.
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-)
+HEALTH_PLACES = 8  # questions about health at once, watchers included
 
 
 class PolicyServer:
@@ -49,12 +42,10 @@ class PolicyServer:
 
     def __init__(self, config: ServerConfig, bundles: Sequence[Bundle]) -> None:
         """Raises ConfigError (exposure, provider), UsageError (two bundles of one name)."""
+        refused = Refusals()
         self._listen = Address.parse(config.listen)
-        if not self._listen.is_local and not config.insecure:
-            raise ConfigError(
-                f"listen: {self._listen} can be reached from other machines, without TLS or a token; "
-                "--insecure=true allows that"
-            )
+        self._group = config.socket_group
+        self._access = Access(config, self._listen, refused)
         runtime = Runtime(config.providers, config.threads)
         check(runtime)  # before a port is taken
         max_batch = min(config.max_batch, config.max_sessions)
@@ -63,6 +54,7 @@ class PolicyServer:
             name = bundle.policy.name
             if name in self._models:
                 raise UsageError(f"bundle: {bundle.path} is named {name!r}, as is another bundle")
+            _check_cameras(bundle, config.limits)
             scheduler = Scheduler(
                 name,
                 partial(open_engine, bundle, runtime),
@@ -71,27 +63,35 @@ class PolicyServer:
                 inject_s=config.inject_latency_ms / 1e3,
             )
             self._models[name] = Model(bundle.policy, scheduler)
+        self._deadlines = Deadlines()
         self._service = PolicyService(
-            self._models, max_sessions=config.max_sessions, version=metadata.version("edge-runtime")
+            self._models,
+            admission=Admission(config.max_sessions, config.limits.sessions_per_peer),
+            limits=config.limits,
+            deadlines=self._deadlines,
+            refused=refused,
+            version=metadata.version("edge-runtime"),
         )
-        self._health = health_servicer()
-        self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
-        self._insecure = config.insecure
-        workers = config.max_sessions + SPARE_WORKERS
+        self._health = Health({SERVICE}, HEALTH_PLACES, config.limits.handshake_s, self._deadlines)
+        workers = config.max_sessions + HEALTH_PLACES + SPARE_WORKERS
         self._grpc = grpc.server(
             ThreadPoolExecutor(workers, thread_name_prefix="grpc"),
-            options=_OPTIONS,
-            maximum_concurrent_rpcs=workers + WATCHERS,
+            options=_options(config.limits, workers),
+            interceptors=self._access.interceptors,
+            maximum_concurrent_rpcs=2 * workers,
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        self._grpc.add_generic_rpc_handlers((self._service.handler(),))
+        self._grpc.add_generic_rpc_handlers((self._service.handler(), self._health.handler()))
         self.address = str(self._listen)
 
     def __enter__(self) -> PolicyServer:
         """Listen, and begin to load. Raises OutputError when the address cannot be had."""
-        self.address = str(self._listen.bind(self._grpc))
-        if not self._listen.is_local:
-            log.warning("%s can be reached from other machines, without TLS or a token (--insecure)", self.address)
+        bound = self._listen.bind(self._grpc, self._access.credentials, self._group)
+        self.address = str(bound)
+        if self._access.lacks:
+            lacks = " and ".join(self._access.lacks)
+            log.warning("%s can be reached from other machines, and lacks %s (--insecure)", self.address, lacks)
+        self._access.start(bound.port)
+        self._deadlines.start()
         self._grpc.start()
         for model in self._models.values():
             model.scheduler.start()
@@ -114,7 +114,7 @@ class PolicyServer:
                     progress = self._models[name].scheduler.progress
                     systemd.status(f"{name} is warming up ({progress})")
                     log.info("%s: warming up for %.0f s (%s)", name, time.monotonic() - started_s, progress)
-        self._report(health_pb2.HealthCheckResponse.SERVING)
+        self._health.set(True)
         log.info("serving [%s] on %s", ", ".join(self._models), self.address)
         systemd.ready()
         systemd.status(f"serving [{', '.join(self._models)}] on {self.address}")
@@ -130,22 +130,43 @@ class PolicyServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._health.set(False)
         self._service.stop()
         self._grpc.stop(STOP_S).wait()
         for model in self._models.values():
             model.scheduler.stop()
+        self._deadlines.stop()
+        self._access.stop()
 
-    def _report(self, status: int) -> None:
-        for service in (health.OVERALL_HEALTH, SERVICE):
-            self._health.set(service, status)
+    def reload(self) -> None:
+        """Read certificates and tokens again, for connections and calls to come."""
+        self._access.reload()
 
 
-def health_servicer() -> health.HealthServicer:
-    """Health whose watchers wait on threads of their own.
+def _options(limits: LimitsConfig, workers: int) -> list[tuple[str, int]]:
+    """What gRPC holds a connection to, before anything of ours hears of it."""
+    handshake_ms = round(limits.handshake_s * 1e3)
+    return [
+        ("grpc.so_reuseport", 0),  # with it a second server would take half of the connections in silence
+        ("grpc.max_receive_message_length", limits.message_bytes),
+        ("grpc.max_send_message_length", limits.message_bytes),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        ("grpc.max_concurrent_streams", workers),  # of one connection: a proxy brings all robots on one
+        ("grpc.server_handshake_timeout_ms", handshake_ms),
+        ("grpc.max_connection_idle_ms", handshake_ms),  # who asks nothing is not kept
+        # Robots ping every 10 s, also while a long inference sends nothing; and we notice when one has vanished.
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]
 
-    By default `set` would send to them under the servicer's lock, for which gRPC's one serving thread waits when a
-    watcher leaves at that moment: the whole server would stand still for ever (seen with 1.81).
-    """
-    watchers = ThreadPoolExecutor(WATCHERS, thread_name_prefix="health")
-    return health.HealthServicer(experimental_non_blocking=False, experimental_thread_pool=watchers)
+
+def _check_cameras(bundle: Bundle, limits: LimitsConfig) -> None:
+    """Raises ConfigError for a policy whose frames are larger than allowed: frames always have the policy's shape."""
+    for camera in bundle.policy.cameras:
+        if max(camera.height, camera.width) > limits.image_side:
+            raise ConfigError(
+                f"limits.image_side: {limits.image_side}, and {bundle.policy.name} takes {camera.name} in "
+                f"{camera.width}x{camera.height}"
+            )

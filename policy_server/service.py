@@ -16,31 +16,26 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from edge_runtime.errors import ProtocolError
-from edge_runtime.wire import codec
+from edge_runtime.wire import codec, envelope
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.handshake import extra_cameras
 from edge_runtime.wire.messages import PROTOCOL_VERSION, Chunk, Failure, Policy, ServerDescription, Skipped, Welcome
+from policy_server.admission import Admission, Fault
 from policy_server.cleaning import match_keys
+from policy_server.conduct import Conduct
+from policy_server.config import LimitsConfig
+from policy_server.deadlines import Deadlines
 from policy_server.outbox import Outbox, Outgoing
+from policy_server.refusals import Refusals
 from policy_server.scheduler import Scheduler
 from policy_server.session import Session
 
 log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PolicyService"].full_name
-HANDSHAKE_S = 10.0  # from the stream's start to its Hello
-SPARE_WORKERS = 8  # for describe and health, and to refuse a session at once
-
-
-class Fault(Exception):
-    """A stream is to end with this status."""
-
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+SPARE_WORKERS = 8  # for describe, and to refuse a session at once
 
 
 @dataclass(frozen=True)
@@ -52,23 +47,37 @@ class Model:
 
 
 class PolicyService:
-    """Serves `models`, by name; the first is the default. At most `max_sessions` streams at once."""
+    """Serves `models`, by name; the first is the default. `admission` says who may have a session."""
 
-    def __init__(self, models: Mapping[str, Model], *, max_sessions: int, version: str) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        *,
+        admission: Admission,
+        limits: LimitsConfig,
+        deadlines: Deadlines,
+        refused: Refusals,
+        version: str,
+    ) -> None:
         self._models = models
-        self._max_sessions = max_sessions
+        self._admission = admission
+        self._limits = limits
+        self._deadlines = deadlines
+        self._refused = refused
         self._version = version
         self._lock = threading.Lock()
         self._streams: set[Outbox] = set()
         self._stopping = False
-        self._last_refusal = ""
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """For `Server.add_generic_rpc_handlers`. Requests stay bytes: what cannot be parsed is answered by us."""
+        """For `Server.add_generic_rpc_handlers`. Requests stay bytes: what cannot be parsed is answered by us.
+
+        Describe is a stream to us too: a worker would wait for an ordinary call's one message, for ever if need be.
+        """
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Describe": grpc.unary_unary_rpc_method_handler(
+                "Describe": grpc.stream_stream_rpc_method_handler(
                     self.describe, response_serializer=pb.ServerDescription.SerializeToString
                 ),
                 "Act": grpc.stream_stream_rpc_method_handler(
@@ -77,49 +86,54 @@ class PolicyService:
             },
         )
 
-    def describe(self, request: bytes, context: grpc.ServicerContext) -> pb.ServerDescription:
+    def describe(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[pb.ServerDescription]:
         for model in self._models.values():
             if not model.scheduler.warm.done():
                 context.abort(
                     grpc.StatusCode.UNAVAILABLE, f"{model.policy.name} is warming up ({model.scheduler.progress})"
                 )
         policies = tuple(model.policy for model in self._models.values())
-        return codec.encode_description(ServerDescription(PROTOCOL_VERSION, self._version, policies))
+        yield codec.encode_description(ServerDescription(PROTOCOL_VERSION, self._version, policies))
 
     def act(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[pb.ServerMessage]:
         def drop() -> None:
             log.warning("%s dropped: it does not read what it is sent", unquote(context.peer()))
             context.cancel()
 
-        outbox = Outbox(on_overflow=drop)
+        outbox = Outbox(self._limits.unread_answers, on_overflow=drop)
+        conduct = Conduct(self._limits, self._deadlines, end=outbox.close, drop=drop)
         try:
             self._enter(outbox, context)
             greeted: Future[Session] = Future()
             threading.Thread(
-                target=self._read, args=(requests, outbox, greeted, context.peer()), name="reader", daemon=True
+                target=self._read, args=(requests, outbox, conduct, greeted, context.peer()), name="reader", daemon=True
             ).start()
+            handshake_s = self._limits.handshake_s
             try:
-                session = greeted.result(HANDSHAKE_S)
+                session = greeted.result(handshake_s)
             except TimeoutError:
-                raise Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {HANDSHAKE_S:g} s") from None
-            yield codec.encode_welcome(Welcome(session.policy))
+                raise Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {handshake_s:g} s") from None
             try:
+                with conduct.sending():
+                    yield codec.encode_welcome(Welcome(session.policy))
                 for outgoing in outbox:
-                    yield _encode(outgoing)
+                    with conduct.sending():
+                        yield _encode(outgoing)
             finally:
                 log.info("%s left (%s)", session.name, session.tally() or "nothing asked")
             if outbox.fault is not None:
                 raise outbox.fault
         except ProtocolError as error:
-            self._note_refusal(context.peer(), str(error))
+            self._refused(context.peer(), str(error))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except Fault as fault:
-            self._note_refusal(context.peer(), str(fault))
+            self._refused(context.peer(), str(fault))
             context.abort(fault.code, str(fault))
         except _Gone:
             return
         finally:
             outbox.close()
+            conduct.over()
             self._leave(outbox)  # before the status goes out: whoever reads it may come back at once
 
     def stop(self) -> None:
@@ -134,8 +148,7 @@ class PolicyService:
         with self._lock:
             if self._stopping:
                 raise _stopping()
-            if len(self._streams) >= self._max_sessions:
-                raise Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, f"all {self._max_sessions} sessions are taken")
+            self._admission.enter(outbox, context.peer())
             self._streams.add(outbox)
 
         def gone() -> None:
@@ -145,17 +158,14 @@ class PolicyService:
         if not context.add_callback(gone):
             raise _Gone
 
-    def _note_refusal(self, peer: str, reason: str) -> None:
-        """One line for each reason in a row: who is refused tries again several times a second."""
-        if reason != self._last_refusal:
-            log.warning("%s refused: %s", unquote(peer), reason)
-        self._last_refusal = reason
-
     def _leave(self, outbox: Outbox) -> None:
         with self._lock:
             self._streams.discard(outbox)
+            self._admission.leave(outbox)
 
-    def _read(self, requests: Iterator[bytes], outbox: Outbox, greeted: Future[Session], peer: str) -> None:
+    def _read(
+        self, requests: Iterator[bytes], outbox: Outbox, conduct: Conduct, greeted: Future[Session], peer: str
+    ) -> None:
         """The reader's thread: until the robot has nothing more to say, says something wrong, or is gone."""
         try:
             try:
@@ -167,26 +177,38 @@ class PolicyService:
                 greeted.set_exception(error)
                 return
             greeted.set_result(session)
-            assembler = codec.ObservationAssembler(session.policy)
-            for request in requests:
-                message = _parse(request)
-                if message.WhichOneof("body") == "ping":
-                    session.ping(codec.decode_ping(message))
-                elif (whole := assembler.feed(message)) is not None:
-                    session.feed(*whole)
+            self._listen(requests, session, conduct)
             session.finish()
         except grpc.RpcError:
             outbox.close()
-        except ProtocolError as error:
+        except (ProtocolError, Fault) as error:
             outbox.close(error)
         except Exception:
             error_id = secrets.token_hex(4)
             log.exception("%s: reading failed (id %s)", peer, error_id)
             outbox.close(Fault(grpc.StatusCode.INTERNAL, f"the server failed (id {error_id})"))
 
+    def _listen(self, requests: Iterator[bytes], session: Session, conduct: Conduct) -> None:
+        """Feed the session. Raises ProtocolError or Fault for what may not be said, or not so often."""
+        most = envelope.from_robot(session.policy)
+        assembler = codec.ObservationAssembler(session.policy, most_bytes=self._limits.observation_bytes)
+        conduct.heard(asks=False)
+        for request in requests:
+            message = envelope.parse(pb.ClientMessage, request, most)
+            kind = message.WhichOneof("body")
+            conduct.heard(asks=kind != "piece")
+            if kind == "ping":
+                session.ping(codec.decode_ping(message))
+                continue
+            whole = assembler.feed(message)
+            if kind == "observation" or whole is not None:
+                conduct.arriving(assembler.unfinished)
+            if whole is not None:
+                session.feed(*whole)
+
     def _greet(self, first: bytes, outbox: Outbox, peer: str) -> Session:
         """The session that a Hello asks for. Raises ProtocolError (no Hello), Fault (not to be had)."""
-        hello = codec.decode_hello(_parse(first))
+        hello = codec.decode_hello(envelope.parse(pb.ClientMessage, first, envelope.FROM_ROBOT))
         model = self._models.get(hello.model or next(iter(self._models)))
         if model is None:
             offered = ", ".join(self._models)
@@ -199,7 +221,6 @@ class PolicyService:
             raise Fault(grpc.StatusCode.UNAVAILABLE, f"model {model.policy.name} is still warming up")
         name = f"{hello.robot or 'robot'} at {unquote(peer)}"
         log.info("%s runs %s", name, model.policy.name)
-        self._last_refusal = ""
         extra = extra_cameras((camera.name for camera in hello.cameras), model.policy)
         if extra:
             log.warning("%s: cameras [%s] are not used by %s", name, ", ".join(extra), model.policy.name)
@@ -212,13 +233,6 @@ class _Gone(Exception):
 
 def _stopping() -> Fault:
     return Fault(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-
-
-def _parse(request: bytes) -> pb.ClientMessage:
-    try:
-        return pb.ClientMessage.FromString(request)
-    except DecodeError as error:
-        raise ProtocolError("stream: got bytes that are not a message") from error
 
 
 def _encode(outgoing: Outgoing) -> pb.ServerMessage:

@@ -97,8 +97,11 @@ class ObservationAssembler:
     Every violation is a ProtocolError, after which the stream is to be ended.
     """
 
-    def __init__(self, policy: Policy, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, policy: Policy, *, most_bytes: int = 1 << 32, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._policy = policy
+        self._most_bytes = most_bytes  # of all frames of one observation
         self._cameras = {camera.name: camera for camera in policy.cameras}
         self._extra_state = {vector.name: vector.dimension for vector in policy.extra_state}
         self._clock = clock
@@ -110,6 +113,11 @@ class ObservationAssembler:
     def unfinished_s(self) -> float:
         """How long the observation that is under way has been so; 0 when there is none."""
         return self._clock() - self._unfinished.since if self._unfinished else 0.0
+
+    @property
+    def unfinished(self) -> int | None:
+        """The observation that is under way."""
+        return self._unfinished.header.id if self._unfinished else None
 
     def feed(self, message: pb.ClientMessage) -> tuple[Observation, float] | None:
         """Take a header or a piece: the observation and the seconds it took to arrive, once it is whole."""
@@ -150,6 +158,7 @@ class ObservationAssembler:
         limits.distinct("frames", (frame.camera for frame in header.frames))
         for frame in header.frames:
             self._check_frame(frame)
+        limits.whole("frames: bytes", sum(frame.size for frame in header.frames), 0, self._most_bytes)
 
     def _check_frame(self, frame: pb.FrameHeader) -> None:
         camera = self._cameras.get(frame.camera)

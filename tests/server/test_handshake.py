@@ -11,18 +11,19 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2_grpc
 
 from edge_runtime.errors import ModelError
 from edge_runtime.wire import codec
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Camera, Chunk, ExtraState, Joint, Policy, Welcome
-from policy_server import bundle, service
+from policy_server import bundle
 from policy_server import server as server_module
-from policy_server.config import ServerConfig
+from policy_server.config import LimitsConfig, ServerConfig
+from policy_server.deadlines import Deadlines
 from policy_server.engines import Engine
 from policy_server.engines.providers import Runtime
-from policy_server.server import PolicyServer, health_servicer
+from policy_server.health import Health
+from policy_server.server import PolicyServer
 
 from .conftest import Engines, serving
 from .robots import DESCRIBE, Robot, hello_to, look, refusal, status_of, watch_health
@@ -182,9 +183,8 @@ def test_a_long_warm_up_tells_how_far_it_is(tiny: Path, engines: Engines, monkey
         engines.may_warm_up.set()
 
 
-def test_who_says_no_hello_is_not_waited_for(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "HANDSHAKE_S", 0.05)
-    with serving(tiny, max_sessions=1) as server:
+def test_who_says_no_hello_is_not_waited_for(tiny: Path) -> None:
+    with serving(tiny, max_sessions=1, limits=LimitsConfig(handshake_s=0.3)) as server:
         with Robot(server.address, None) as mute:
             assert status_of(mute)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
         with Robot(server.address, hello_to(bundle.load(tiny).policy)) as robot:
@@ -214,9 +214,9 @@ def test_a_stop_ends_every_stream_with_its_reason(tiny: Path) -> None:
 
 
 def test_a_watcher_that_leaves_while_health_changes_stops_nothing(tiny: Path) -> None:
-    servicer = health_servicer()
-    server = grpc.server(ThreadPoolExecutor(2))
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    health = Health((), places=8, message_s=10.0, deadlines=Deadlines())
+    server = grpc.server(ThreadPoolExecutor(8))
+    server.add_generic_rpc_handlers((health.handler(),))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
 
@@ -231,7 +231,7 @@ def test_a_watcher_that_leaves_while_health_changes_stops_nothing(tiny: Path) ->
             assert all(next(watcher) for watcher in watchers)
             leaving = threading.Thread(target=close_all, args=(channels,))
             leaving.start()
-            servicer.set("", 1 + turn % 2)
+            health.set(turn % 2 == 0)
             leaving.join()
 
     changing = threading.Thread(target=change_under_leaving_watchers, daemon=True)

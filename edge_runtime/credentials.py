@@ -1,0 +1,68 @@
+"""Tokens, keys and certificates in files: who may read them, and what must be in them.
+
+Each function takes the `setting` that named the file, for the sentence of its error: ConfigError when the file is
+missing or holds something else, AccessError when it may not be read, or when others may read what is secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from edge_runtime.errors import AccessError, ConfigError
+
+_MOST_BYTES = 1 << 20
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}={0,2}")  # the alphabet is that of RFC 6750
+_WORLD = stat.S_IRWXO
+_EVERYBODY_ELSE = stat.S_IRWXG | stat.S_IRWXO
+
+
+def tokens(path: Path, setting: str) -> tuple[str, ...]:
+    """The bearer tokens in `path`, one a line; only its owner may read it."""
+    lines = [line.strip() for line in _read(path, setting, _EVERYBODY_ELSE).decode("utf-8", "replace").splitlines()]
+    found = tuple(line for line in lines if line)
+    if not found or not all(_TOKEN.fullmatch(token) for token in found):  # which one is not said: it may be a secret
+        raise ConfigError(f"{setting}: {path} does not hold tokens of 16 to 512 letters and digits, one a line")
+    return found
+
+
+def key(path: Path, setting: str) -> bytes:
+    """A private key in PEM; a group may have it, the world may not."""
+    return _pem(path, setting, "PRIVATE KEY", _WORLD)
+
+
+def certificate(path: Path, setting: str) -> bytes:
+    """Certificates in PEM, which are no secret."""
+    return _pem(path, setting, "CERTIFICATE", 0)
+
+
+def _pem(path: Path, setting: str, label: str, forbidden: int) -> bytes:
+    data = _read(path, setting, forbidden)
+    if f"{label}-----".encode() not in data:
+        raise ConfigError(f"{setting}: {path} holds no {label.lower()} in PEM")
+    return data
+
+
+def _read(path: Path, setting: str, forbidden: int) -> bytes:
+    """What is in `path`, unless its mode has a bit of `forbidden`; it is the opened file that is judged."""
+    try:
+        with open(path, "rb", opener=_open) as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode) or info.st_size > _MOST_BYTES:
+                raise ConfigError(f"{setting}: {path} is not a file of at most {_MOST_BYTES} bytes")
+            if forbidden and (info.st_mode & forbidden or info.st_uid not in (0, os.geteuid())):
+                raise AccessError(
+                    f"{setting}: {path} is user {info.st_uid}'s with mode {stat.S_IMODE(info.st_mode):04o}, and others "
+                    f"could read or change it: chown and chmod 600 {path}"
+                )
+            return file.read(_MOST_BYTES)
+    except PermissionError as error:
+        raise AccessError(f"{setting}: {path} may not be read by user {os.geteuid()}") from error
+    except OSError as error:
+        raise ConfigError(f"{setting}: cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO in its place would wait for a writer

@@ -1,0 +1,67 @@
+"""Who may have a session: so many in all, so many from one peer."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections import Counter
+from collections.abc import Hashable
+from urllib.parse import unquote
+
+import grpc
+
+_IPV6_HOME = 64  # bits: a peer with one IPv6 address has the whole network
+
+
+class Fault(Exception):
+    """A stream is to end with this status."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Admission:
+    """Counts sessions by peer. `max_per_peer` 0 = no limit but that of all; peers on this machine have none either."""
+
+    def __init__(self, max_sessions: int, max_per_peer: int) -> None:
+        self._max_sessions = max_sessions
+        self._max_per_peer = max_per_peer
+        self._lock = threading.Lock()
+        self._homes: dict[Hashable, str] = {}
+        self._count: Counter[str] = Counter()
+
+    def enter(self, session: Hashable, peer: str) -> None:
+        """A place for `session`, as long as it does not leave. Raises Fault (RESOURCE_EXHAUSTED) when there is none."""
+        home = home_of(peer)
+        with self._lock:
+            if len(self._homes) >= self._max_sessions:
+                raise Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, f"all {self._max_sessions} sessions are taken")
+            if home and 0 < self._max_per_peer <= self._count[home]:
+                raise Fault(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"{home} has {self._max_per_peer} sessions, which is all it may"
+                )
+            self._homes[session] = home
+            self._count[home] += 1
+
+    def leave(self, session: Hashable) -> None:
+        """Its place is free; leaving twice is harmless."""
+        with self._lock:
+            home = self._homes.pop(session, None)
+            if home is not None:
+                self._count -= Counter({home: 1})  # in place, and forgets a home that has none left
+
+
+def home_of(peer: str) -> str:
+    """What of gRPC's `peer` says who it is: an address, of IPv6 its /64; empty for a peer on this machine."""
+    kind, _, rest = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return ""
+    address = ipaddress.ip_address(rest.rpartition(":")[0].strip("[]").partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    if address.is_loopback:
+        return ""
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, _IPV6_HOME), strict=False))
+    return str(address)

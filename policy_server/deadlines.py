@@ -1,0 +1,58 @@
+"""Things that are to happen unless something else happens before: one thread, asleep until the earliest."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Hashable
+
+
+class Deadlines:
+    """Calls back once the time of a key has passed; setting a key again replaces its time."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[Hashable, tuple[float, Callable[[], None]]] = {}
+        self._awake_s = math.inf  # when the thread will look
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="deadlines", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Nothing is called back any more; stopping twice is harmless."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def set(self, key: Hashable, seconds: float, passed: Callable[[], None]) -> None:
+        at_s = time.monotonic() + seconds
+        with self._changed:
+            self._due[key] = (at_s, passed)
+            if at_s < self._awake_s:  # a later one is found when the thread wakes anyway
+                self._changed.notify()
+
+    def clear(self, key: Hashable) -> None:
+        """`key` will not be called back, if it was not already; clearing twice is harmless."""
+        with self._changed:
+            self._due.pop(key, None)
+
+    def _run(self) -> None:
+        while passed := self._wait():
+            for call in passed:
+                call()
+
+    def _wait(self) -> list[Callable[[], None]]:
+        """Those whose time has passed, once it has; they are no longer due. None once stopped."""
+        with self._changed:
+            while not self._closed:
+                now_s = time.monotonic()
+                late = [key for key, (at_s, _) in self._due.items() if at_s <= now_s]
+                if late:
+                    return [self._due.pop(key)[1] for key in late]
+                self._awake_s = min((at_s for at_s, _ in self._due.values()), default=math.inf)
+                self._changed.wait(None if self._awake_s == math.inf else self._awake_s - now_s)
+            return []
