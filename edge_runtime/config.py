@@ -161,8 +161,8 @@ class StartConfig:
             raise ConfigError(f"jpeg_quality: {self.jpeg_quality} is not in 0..100 (0 = raw)")
         if not 1 <= self.priority <= 99:
             raise ConfigError(f"priority: {self.priority} is not in 1..99")
-        if not all(0 <= number < os.cpu_count() or 1 for number in self.cpu_affinity):
-            raise ConfigError(f"cpu_affinity: this machine has no processor {max(self.cpu_affinity)}")
+        if any(number < 0 for number in self.cpu_affinity):
+            raise ConfigError(f"cpu_affinity: {self.cpu_affinity} are not numbers of processors, from 0")
         for name in ("max_frame_age_s", "max_action_age_s"):
             age = getattr(self, name)
             if age is not None and not 0 < age < math.inf:

@@ -217,7 +217,7 @@ class Runtime:
         each = limit if isinstance(limit, dict) else dict.fromkeys(names, math.inf if limit is None else limit)
         return ActuatorLoop(
             ring,
-            robot.port(1 / (config.fps * config.substeps)),
+            robot.port(1 / (config.fps * config.substeps), expects_torque=not config.dry_run),
             fps=config.fps,
             substeps=config.substeps,
             lower=robot.lower if config.robot.clamp_range else None,
@@ -241,6 +241,7 @@ class Runtime:
             stack.callback(self._rest, parts.robot)
             pose = parts.robot.prepare()
         loop = self._loop(parts.ring, parts.robot)
+        parts.robot.lend()
         loop.prime(pose)
         return loop
 

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Bus:
-    """Feetech servos on the serial port `port`; a context manager that opens and closes it.
+    """Feetech servos on the serial port `port`, a path or a Port; a context manager that opens and closes it.
 
     `timeout_s` is for each try and long enough for an adapter that keeps bytes for 16 ms; `names` (id -> name) serves
     the error messages; `echo` is for a bare UART, which hears its own bytes. Counted, for reports: `flags` (error bits
@@ -25,21 +25,21 @@ class Bus:
 
     def __init__(
         self,
-        port: str,
+        port: str | Port,
         *,
         names: Mapping[int, str] | None = None,
         timeout_s: float = 0.05,
         retries: int = 2,
         echo: bool = False,
     ) -> None:
-        self.port = port
+        self._port = port if isinstance(port, Port) else Port(port)
+        self.port = self._port.path
         self.flags: dict[int, int] = {}
         self.misses: dict[int, int] = {}
         self.damaged = 0
         self.stray = 0
         self._names = dict(names or {})
         self._timeout_s, self._tries, self._echo = timeout_s, retries + 1, echo
-        self._port = Port(port)
         self._lent = False
         self._late_may_come = False
 
@@ -64,6 +64,9 @@ class Bus:
         """Twice is harmless."""
         self._port.close()
         self._lent = False
+
+    def fileno(self) -> int:
+        return self._port.fileno()
 
     def lend(self) -> int:
         """The file descriptor, for the loop that owns the bus until `take_back`."""

@@ -67,6 +67,12 @@ class JointCalibration:
         inside = min(100.0, max(0.0, 100 - units if self.drive_mode else units))
         return int((inside / 100) * (high - low) + low)
 
+    def ticks_per_unit(self, mode: Mode) -> float:
+        """How far a joint unit is."""
+        if mode is Mode.DEGREES:
+            return _FULL_TURN_DIVISOR / 360
+        return (self.range_max - self.range_min) / (200 if mode is Mode.NORMALIZED else 100)
+
     def limits(self, mode: Mode) -> tuple[float, float]:
         """The range in units, low and high."""
         if mode is Mode.DEGREES:

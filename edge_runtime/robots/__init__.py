@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from collections.abc import Callable
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Protocol, cast
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from edge_runtime.config import RobotConfig, StopPolicy
 from edge_runtime.errors import ConfigError
+from edge_runtime.motors.stopping import StopPlan
 from edge_runtime.wire.messages import Joint
 
 Vector = npt.NDArray[np.float64]
@@ -26,8 +28,8 @@ ROBOTS = {
 class Robot(Protocol):
     """A robot; vectors are (joints,) in joint units, in the order of `joints`. Opened and closed as a context manager.
 
-    `open` checks and changes no torque; `prepare` energises without a movement; then `port` is the loop's, and nobody
-    else may talk to the robot until `stop`.
+    `open` checks and changes no torque; `prepare` energises without a movement; `lend` gives the robot to the loop's
+    `port`, and nobody else may talk to it until `stop`.
     """
 
     joints: tuple[Joint, ...]
@@ -43,17 +45,26 @@ class Robot(Protocol):
     def open(self) -> None:
         """Find the robot and check that it is the one of the configuration."""
 
-    def prepare(self) -> Vector:
-        """Make the present position the goal, then torque on; the present position."""
+    def prepare(self, before_torque: Callable[[], None] = ...) -> Vector:
+        """Make the present position the goal, call `before_torque`, then torque on; the present position."""
 
-    def port(self, period_s: float) -> Any:
-        """What `_realtime.ActuatorLoop` reads and writes once in `period_s`."""
+    def port(self, period_s: float, *, expects_torque: bool = True) -> Any:
+        """What `_realtime.ActuatorLoop` reads and writes once in `period_s`, from `lend` to `stop`."""
+
+    def lend(self) -> None:
+        """Give the robot to the port."""
 
     def read(self) -> Vector:
         """The present position."""
 
     def stop(self, policy: StopPolicy, hurry: threading.Event) -> None:
         """End as `policy` says; `hurry`, once set, means limp at once. Twice is harmless."""
+
+    def stop_plan(self, policy: StopPolicy) -> StopPlan:
+        """What `stop` will do, for a process that must do it instead."""
+
+    def fileno(self) -> int:
+        """What that process speaks through."""
 
     def close(self) -> None:
         """Give up the hardware; torque stays as it is. Twice is harmless."""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from difflib import get_close_matches
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -22,9 +21,9 @@ from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.calibration import JOINTS, UNITS, Mode
 from edge_runtime.motors.feetech import error_names
 from edge_runtime.motors.port import adapters
+from edge_runtime.motors.stopping import Axis, StopPlan, carry_out
 from edge_runtime.robots import Vector, so_servos
 from edge_runtime.robots.so_servos import GRIPPER, IDS
-from edge_runtime.robots.stopping import Axis, limp, park
 from edge_runtime.wire.messages import Joint
 
 _FASTEST = 254  # register Acceleration: LeRobot leaves smoothness to the client
@@ -83,10 +82,11 @@ class SOFollower:
                 so_servos.check_calibration(self._bus, self._calibration, self._file)
             stack.pop_all()
 
-    def prepare(self) -> Vector:
+    def prepare(self, before_torque: Callable[[], None] = lambda: None) -> Vector:
         """Set the servos up as LeRobot does, make the present position the goal, then torque on; that position.
 
-        Torque goes off before only if a register must be written that a servo keeps over power-off.
+        `before_torque` is called when all the rest is done. Torque goes off before only if a register must be written
+        that a servo keeps over power-off.
         """
         config = self._config
         gains = (config.position_p_coefficient, config.position_i_coefficient, config.position_d_coefficient)
@@ -99,17 +99,18 @@ class SOFollower:
         present = self._bus.read_all("Present_Position", IDS.values())
         self._bus.establish("Goal_Position", present)  # read back: a stale goal with torque on is a blow
         self._warn_outside(present)
-        self._bus.establish("Torque_Enable", dict.fromkeys(IDS.values(), 1))
-        self._bus.establish("Lock", dict.fromkeys(IDS.values(), 1))
         pose = self._units(present)
         self._rest = {**dict(zip(JOINTS, pose.tolist(), strict=True)), **(self._config.rest_pose or {})}
+        before_torque()
+        self._bus.establish("Torque_Enable", dict.fromkeys(IDS.values(), 1))
+        self._bus.establish("Lock", dict.fromkeys(IDS.values(), 1))
         logger.info(
             "torque is on at %s", ", ".join(f"{joint} {unit:.1f}" for joint, unit in zip(JOINTS, pose, strict=True))
         )
         return pose
 
-    def port(self, period_s: float) -> Any:
-        """A `_realtime.FeetechPort` over our file descriptor, which is the loop's until `stop`."""
+    def port(self, period_s: float, *, expects_torque: bool = True) -> Any:
+        """A `_realtime.FeetechPort`, which works from `lend` to `stop`."""
         from edge_runtime._realtime import FeetechPort
 
         entries = [self._calibration[joint] for joint in JOINTS]
@@ -117,7 +118,7 @@ class SOFollower:
         if self._config.bus_timeout_ms is not None:
             timeout_s = self._config.bus_timeout_ms / 1e3
         self._loop_port = FeetechPort(
-            self._bus.lend(),
+            None,
             list(IDS.values()),
             [int(self._modes[joint]) for joint in JOINTS],
             [entry.range_min for entry in entries],
@@ -125,8 +126,14 @@ class SOFollower:
             [entry.drive_mode for entry in entries],
             timeout_ns=int(timeout_s * 1e9),
             echo=self._config.echo,
+            expects_torque=expects_torque,
+            stop_temperature=self._config.max_temperature,
         )
         return self._loop_port
+
+    def lend(self) -> None:
+        """Give the bus to the port, until `stop`."""
+        self._loop_port.reopen(self._bus.lend())
 
     def read(self) -> Vector:
         """The present position; BusTimeout names the servos that did not answer."""
@@ -140,11 +147,9 @@ class SOFollower:
         if policy == "hold" and not hurry.is_set():
             logger.info("torque stays on: the arm holds its last goal")
             return
-        limits, self._torque_limits = self._torque_limits, {}
+        plan, self._torque_limits = self.stop_plan(policy), {}
         try:
-            if policy == "park" and not hurry.is_set():
-                park(self._bus, self._axes(), self._config.max_speed, self._config.park_timeout_s, hurry, self._clock)
-            limp(self._bus, limits, hurry)
+            carry_out(self._bus, plan, hurry, self._clock)
         except BusError as error:
             if self._bus.is_open:
                 raise
@@ -153,6 +158,14 @@ class SOFollower:
                 port=self._config.port,
             ) from error
         logger.info("torque is off")
+
+    def stop_plan(self, policy: StopPolicy) -> StopPlan:
+        """What `stop` will do, torque being on, for whoever must do it instead."""
+        return StopPlan(policy, self._torque_limits, self._axes(), self._config.max_speed, self._config.park_timeout_s)
+
+    def fileno(self) -> int:
+        """The serial port's descriptor, once open."""
+        return self._bus.fileno()
 
     def close(self) -> None:
         """Close the port; torque stays as it is. Twice is harmless."""
@@ -195,7 +208,7 @@ class SOFollower:
         axes = []
         for joint, rest in self._rest.items():
             entry, mode = self._calibration[joint], self._modes[joint]
-            axes.append(Axis(IDS[joint], rest, partial(entry.to_units, mode=mode), partial(entry.to_ticks, mode=mode)))
+            axes.append(Axis(IDS[joint], entry.to_ticks(rest, mode), entry.ticks_per_unit(mode)))
         return axes
 
     def _units(self, ticks: dict[int, int]) -> Vector:

@@ -230,6 +230,7 @@ def test_flags_are_told_and_do_not_stop_the_start(
 def test_the_loop_owns_the_bus_until_stop(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
     present = robot.prepare()
     port = robot.port(1 / 30)
+    robot.lend()
     assert [port.to_raw(index, units) for index, units in enumerate(present)] == POSE
     with pytest.raises(BusError, match="the loop owns the bus"):
         robot.read()
@@ -249,6 +250,7 @@ def test_the_loop_moves_the_arm_and_its_counts_are_reported(
     present = robot.prepare()
     ring = ActionRing(10, 6, (0.0, 1.0))
     loop = ActuatorLoop(ring, robot.port(1 / 30), fps=30, lower=robot.lower, upper=robot.upper, max_speed=300.0)
+    robot.lend()
     loop.prime(present)
     ring.open_session(1, clear=True)
     goal = present + 5.0

@@ -1,0 +1,1 @@
+"""What stops the arm when this runtime cannot: another process, its orders, and the memory that both share."""

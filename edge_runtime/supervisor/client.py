@@ -1,0 +1,89 @@
+"""The runtime's side of the supervisor: start it, give it the arm to watch over, and take the arm back."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from types import TracebackType
+
+from edge_runtime.errors import EdgeRuntimeError
+from edge_runtime.motors.stopping import StopPlan
+from edge_runtime.supervisor.page import Page
+from edge_runtime.supervisor.process import DEAF_TO, DONE, STAND_DOWN
+
+ANSWER_S = 10.0  # for a process that still starts
+
+
+class Supervisor:
+    """A process that outlives this one, by as long as it takes to stop the arm. It ends with the context otherwise.
+
+    `page` is what the loop must be given. Between `arm` and `stand_down` the arm is stopped whenever we end, or the
+    loop ceases to tick; the supervisor has then ended, and the next `arm` starts another.
+    """
+
+    def __init__(self) -> None:
+        self.page = Page.create()
+        self._plan = StopPlan("limp", {})
+        self._start()
+
+    def arm(self, fd: int, plan: StopPlan) -> None:
+        """Have the arm behind the serial port `fd` stopped as `plan` says if we do not."""
+        if self._process.poll() is not None:
+            self._end()
+            self._start()
+        self._plan = plan
+        self.page.reset()
+        try:
+            socket.send_fds(self._link, [plan.encode()], [fd])
+            self._await_answer()
+        except (OSError, EOFError) as error:
+            raise EdgeRuntimeError("the supervisor, which would stop the arm, does not answer") from error
+
+    def stand_down(self) -> None:
+        """The arm is at rest, or lost. Returns when the supervisor has let go of the port. Twice is harmless."""
+        try:
+            self._link.send(STAND_DOWN)
+            self._await_answer()
+        except (OSError, EOFError):  # it acts, or has acted
+            self._end()
+
+    @property
+    def has_acted(self) -> bool:
+        return self.page.is_fenced
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._link.close()
+        try:
+            self._process.wait(self._plan.within_s + ANSWER_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link.settimeout(ANSWER_S)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)  # it inherits the mask, until it can ignore them
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "edge_runtime.supervisor.process", str(theirs.fileno()), str(self.page.fd)],
+                pass_fds=(theirs.fileno(), self.page.fd),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+
+    def _await_answer(self) -> None:
+        if self._link.recv(len(DONE)) != DONE:
+            raise EOFError
