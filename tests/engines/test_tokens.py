@@ -1,0 +1,53 @@
+"""Task texts as LeRobot tokenised them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_runtime.errors import ModelError
+from policy_server.engines.tokens import Tokenizer
+
+TINY = Path(__file__).parents[1] / "checkpoints" / "smolvla_tiny"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(TINY / "vlm" / "tokenizer.json", 48)
+
+
+def test_gives_lerobots_tokens_padded_on_the_right(tokenizer: Tokenizer) -> None:
+    with np.load(TINY / "reference.npz", allow_pickle=False) as reference:
+        text, expected = str(reference["task"]), reference["tokens"][0]
+    tokens, mask = tokenizer([text], 48)
+    assert tokens.shape == mask.shape == (1, 48)
+    np.testing.assert_array_equal(tokens[0, : len(expected)], expected)
+    assert mask.sum() == len(expected)
+    assert not tokens[~mask].any()
+
+
+def test_without_a_width_the_longest_text_sets_it(tokenizer: Tokenizer) -> None:
+    tokens, mask = tokenizer(["go", "pick up the red cube"], 0)
+    assert tokens.shape[1] == mask[1].sum() > mask[0].sum() > 0
+
+
+def test_long_texts_are_cut(tokenizer: Tokenizer) -> None:
+    _, mask = tokenizer(["pick up the red cube " * 50], 0)
+    assert mask.shape == (1, 48)
+
+
+def test_the_newline_is_added_once(tokenizer: Tokenizer) -> None:
+    tokens, _ = tokenizer(["go", "go\n"], 0)
+    np.testing.assert_array_equal(tokens[0], tokens[1])
+
+
+def test_an_empty_text_is_a_newline(tokenizer: Tokenizer) -> None:
+    assert tokenizer([""], 0)[1].sum() >= 1
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"tokenizer\.json: tokenizers cannot read it"):
+        Tokenizer(tmp_path / "tokenizer.json", 48)
