@@ -209,6 +209,25 @@ cdef class TemporalEnsemble:
         return pairs
 
 
+cdef class LinearBlend:
+    """Go over from the plan to the new chunk in equal parts, on the first `rows` timesteps that both cover.
+
+    Row i of them takes (i + 1) / (rows + 1) of the chunk, later rows all of it: what would be one jump in the motion
+    becomes rows + 1 small ones, and `rows` ticks on the arm follows the newest observation alone. Where fewer
+    timesteps are shared, the parts are larger. Raises ConfigError unless `rows` is positive.
+    """
+
+    cdef readonly Py_ssize_t rows
+
+    def __cinit__(self, Py_ssize_t rows):
+        if rows < 1:
+            raise ConfigError(f"rows: {rows} is less than 1")
+        self.rows = rows
+
+    def __repr__(self):
+        return f"LinearBlend({self.rows})"
+
+
 cdef struct Plan:
     Py_ssize_t rows
     int64_t merges  # chunks that went into it since the ring was made
@@ -223,7 +242,7 @@ cdef class ActionRing:
     plan from the newest, a user's aggregate included, and publishes it by one exchange; a lock keeps them apart.
 
     `aggregate` blends the timesteps that the plan and a new chunk both cover: (keep, take) for keep * old + take * new,
-    a TemporalEnsemble, or a function of both arrays, (rows, joints) float32, that returns their blend.
+    a LinearBlend, a TemporalEnsemble, or a function of both arrays, (rows, joints) float32, that returns their blend.
     A row with a NaN or an infinity is a hole: it is never blended and never picked.
     A row is as old as the newest observation behind it; beyond `max_age_s` it is neither picked nor blended.
     Raises ConfigError for sizes, pairs and ages that cannot work.
@@ -241,10 +260,11 @@ cdef class ActionRing:
     # the writers'
     cdef object _lock
     cdef object _function
-    cdef float[:, ::1] _pairs  # (keep, take) by the depth of the old row; deeper ones use the last
+    cdef float[:, ::1] _pairs  # (keep, take) by the depth of the old row, or by its place; beyond, the last
+    cdef bint _by_place  # among the rows that both sides cover
     cdef int _last  # the place published last: nobody writes there until the next publication but one
     cdef readonly uint64_t session
-    cdef readonly int64_t merges
+    cdef atomic_llong _merges
     cdef readonly int64_t merged_rows
     cdef readonly int64_t stale_chunks
     cdef readonly int64_t foreign_chunks
@@ -275,6 +295,7 @@ cdef class ActionRing:
         self._rows = np.full((3, capacity, joints), 0, np.float32)
         self._function = aggregate if callable(aggregate) else None
         self._pairs = np.array(pairs((0, 1) if callable(aggregate) else aggregate, capacity), np.float32)
+        self._by_place = isinstance(aggregate, LinearBlend)
         self._lock = threading.Lock()
         lay_out(&self._places)
 
@@ -319,8 +340,10 @@ cdef class ActionRing:
                 blended = self._call(start, both, first_timestep, chunk[stale:])
                 self._weave(cursor, first_timestep, seen_ns, &chunk[stale, 0], rows, &blended[0, 0])
             else:
+                if self._by_place:
+                    self._slope(both)
                 self._weave(cursor, first_timestep, seen_ns, &chunk[stale, 0], rows, NULL)
-            self.merges += 1
+            add(&self._merges, 1)
             self.merged_rows += rows
             self._publish()
         return rows
@@ -366,6 +389,11 @@ cdef class ActionRing:
     def level(self):
         """Planned timesteps not yet executed."""
         return self._plans[self._last].rows - self._left_behind(self._writers_cursor())
+
+    @property
+    def merges(self):
+        """Chunks that went into the plan since the ring was made."""
+        return load(&self._merges)
 
     @property
     def holes(self):
@@ -429,7 +457,7 @@ cdef class ActionRing:
         """Back place <- the last plan's rows from `cursor` on and the chunk's: two rising runs woven into one."""
         cdef int last = self._last, back = self._places.back
         cdef Plan *plan = &self._plans[last]
-        cdef Py_ssize_t old = self._left_behind(cursor), new = 0, row = 0, joints = self.joints
+        cdef Py_ssize_t old = self._left_behind(cursor), new = 0, row = 0, shared = 0, joints = self.joints
         while old < plan.rows or new < rows:
             if new == rows or (old < plan.rows and self._timesteps[last, old] < first + new):
                 self._put(
@@ -441,11 +469,12 @@ cdef class ActionRing:
                 self._put(row, first + new, 1, seen, chunk + new * joints)
                 new += 1
             else:
-                self._blend(row, old, seen, chunk + new * joints, blended)
+                self._blend(row, old, seen, chunk + new * joints, blended, shared)
                 if blended != NULL:
                     blended += joints
                 old += 1
                 new += 1
+                shared += 1
             row += 1
         self._plans[back] = plan[0]
         self._plans[back].rows = row
@@ -459,7 +488,7 @@ cdef class ActionRing:
         memcpy(&self._rows[self._places.back, row, 0], values, self.joints * sizeof(float))
 
     cdef inline void _blend(
-        self, Py_ssize_t row, Py_ssize_t old, int64_t seen, const float *new, const float *blended
+        self, Py_ssize_t row, Py_ssize_t old, int64_t seen, const float *new, const float *blended, Py_ssize_t shared
     ) noexcept nogil:
         """Row of the back place <- row `old` of the last plan with `new`: the finite side, the young one, or both."""
         cdef const float *planned = &self._rows[self._last, old, 0]
@@ -475,14 +504,21 @@ cdef class ActionRing:
             self._put(row, timestep, depth + 1, max(seen, before), blended)
         else:
             self._put(row, timestep, depth + 1, max(seen, before), planned)
-            pair = &self._pairs[min(depth, self._pairs.shape[0]) - 1, 0]
+            pair = &self._pairs[min(shared if self._by_place else depth - 1, self._pairs.shape[0] - 1), 0]
             out = &self._rows[self._places.back, row, 0]
             for joint in range(self.joints):
                 out[joint] = pair[0] * out[joint] + pair[1] * new[joint]
 
+    cdef void _slope(self, Py_ssize_t both) noexcept nogil:
+        """The pairs of a LinearBlend where `both` timesteps are shared: up in equal parts, then the chunk alone."""
+        cdef Py_ssize_t place, length = min(self._pairs.shape[0] - 1, both)
+        for place in range(self._pairs.shape[0]):
+            self._pairs[place, 1] = (place + 1.0) / (length + 1) if place < length else 1
+            self._pairs[place, 0] = 1 - self._pairs[place, 1]
+
     cdef void _publish(self) noexcept nogil:
         self._last = self._places.back
-        self._plans[self._last].merges = self.merges
+        self._plans[self._last].merges = load(&self._merges)
         publish(&self._places)
 
     # the reader's half
@@ -545,6 +581,8 @@ cdef pairs(aggregate, Py_ssize_t capacity):
     """(keep, take) by the number of chunks blended into the old row so far, from 1 on."""
     if isinstance(aggregate, TemporalEnsemble):
         return (<TemporalEnsemble> aggregate).running_mean(capacity)
+    if isinstance(aggregate, LinearBlend):
+        return [(0, 1)] * (min((<LinearBlend> aggregate).rows, capacity) + 1)  # `_slope` fills them in
     try:
         keep, take = aggregate
     except (TypeError, ValueError) as error:
@@ -1893,6 +1931,8 @@ def race(ActionRing ring not None, int64_t rows):
             picks += 1
             ring.arrive(now_ns())
             torn += not is_whole(ring)
+            if picks % 64 == 0:
+                torn += not is_left_alone(ring)
             if ring.take(row) != PICKED:
                 sched_yield()
                 continue
@@ -1916,3 +1956,12 @@ cdef bint is_whole(ActionRing ring) noexcept nogil:
             if abs(ring._rows[place, i, joint] - timestep % 4096) > 0.5:
                 return False
     return True
+
+
+cdef bint is_left_alone(ActionRing ring) noexcept nogil:
+    """Whether the reader's plan stays what it is while three more are published."""
+    cdef Plan *plan = &ring._plans[ring._places.front]
+    cdef int64_t merges = plan.merges, until = load(&ring._merges) + 3
+    while load(&ring._merges) < until:
+        sched_yield()
+    return plan.merges == merges and is_whole(ring)

@@ -27,12 +27,17 @@ class TemporalEnsemble:
     @property
     def coeff(self) -> float: ...
 
+class LinearBlend:
+    def __init__(self, rows: int) -> None: ...
+    @property
+    def rows(self) -> int: ...
+
 class ActionRing:
     def __init__(
         self,
         capacity: int,
         joints: int,
-        aggregate: tuple[float, float] | TemporalEnsemble | Blend = (0.3, 0.7),
+        aggregate: tuple[float, float] | LinearBlend | TemporalEnsemble | Blend = (0.3, 0.7),
         *,
         max_age_s: float = ...,
     ) -> None: ...

@@ -1,29 +1,33 @@
-"""How a new chunk blends with what is planned: LeRobot's names, or a function of the user's own."""
+"""How a new chunk blends with what is planned: LeRobot's names, one of ours, or a function of the user's own."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_runtime._realtime import AGGREGATE
+from edge_runtime._realtime import AGGREGATE, LinearBlend
 from edge_runtime.errors import ConfigError
+
+# Long enough that no seam is a motion's largest step, short enough to follow what was last seen: docs/asyncbench.md.
+BLEND_ROWS = 6
+NAMES: Mapping[str, Any] = {**AGGREGATE, "linear_blend": LinearBlend(BLEND_ROWS)}
 
 
 def resolve(name: str) -> Any:
-    """`aggregate_fn_name` as the ring takes it: (keep, take), or a callable of (old, new) -> blended rows.
+    """`aggregate_fn_name` as the ring takes it: (keep, take), LinearBlend, or a function (old, new) -> blended rows.
 
-    Raises ConfigError for a name that is neither in AGGREGATE nor an importable `module:function`.
+    Raises ConfigError for a name that is neither in NAMES nor an importable `module:function`.
     """
-    if name in AGGREGATE:
-        return AGGREGATE[name]
+    if name in NAMES:
+        return NAMES[name]
     module_name, colon, function_name = name.partition(":")
     if not colon:
-        near = difflib.get_close_matches(name, AGGREGATE, 1)
+        near = difflib.get_close_matches(name, NAMES, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"aggregate_fn_name: {name!r} is none of {', '.join(AGGREGATE)}, nor module:function{hint}")
+        raise ConfigError(f"aggregate_fn_name: {name!r} is none of {', '.join(NAMES)}, nor module:function{hint}")
     return _load(name, module_name, function_name)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_runtime._realtime import AGGREGATE, HOLE, PICKED, STARVED, ActionRing, TemporalEnsemble, race
+from edge_runtime._realtime import AGGREGATE, HOLE, PICKED, STARVED, ActionRing, LinearBlend, TemporalEnsemble, race
 from edge_runtime.errors import ConfigError
 
 JOINTS = 3
@@ -31,20 +31,33 @@ def drain(ring: ActionRing) -> dict[int, float | None]:
     return executed
 
 
+Pair = Callable[[int, int], tuple[np.float32, np.float32]]  # (keep, take) of the i-th of n shared timesteps
+
+
+def pair_of(aggregate: tuple[float, float] | LinearBlend, i: int, n: int) -> tuple[np.float32, np.float32]:
+    if not isinstance(aggregate, LinearBlend):
+        return np.float32(aggregate[0]), np.float32(aggregate[1])
+    take = np.float32((i + 1) / (min(aggregate.rows, n) + 1) if i < aggregate.rows else 1)
+    return np.float32(1) - take, take
+
+
 class PlainRing:
     """What the ring does, in ten lines of numpy."""
 
-    def __init__(self, keep: float, take: float) -> None:
-        self.keep, self.take, self.cursor = np.float32(keep), np.float32(take), 0
+    def __init__(self, pair: Pair) -> None:
+        self.pair, self.cursor = pair, 0
         self.plan: dict[int, Floats] = {}
 
     def merge(self, first: int, rows: Floats) -> int:
         new = {first + i: row for i, row in enumerate(rows) if first + i >= self.cursor}
+        shared = sorted(new.keys() & self.plan.keys())
         for timestep, row in new.items():
             old = self.plan.get(timestep)
-            both = old is not None and np.isfinite(old).all() and np.isfinite(row).all()
-            if both or old is None or not np.isfinite(old).all():
-                self.plan[timestep] = self.keep * old + self.take * row if both else row
+            if old is None or not np.isfinite(old).all():
+                self.plan[timestep] = row
+            elif np.isfinite(row).all():
+                keep, take = self.pair(shared.index(timestep), len(shared))
+                self.plan[timestep] = keep * old + take * row
         return len(new)
 
     def pick(self) -> Floats | None:
@@ -65,13 +78,20 @@ STEPS = st.lists(st.tuples(st.integers(-6, 12), ROWS) | st.integers(1, 8), max_s
 
 
 @settings(deadline=None)
-@given(name=st.sampled_from(sorted(AGGREGATE)), steps=STEPS, as_function=st.booleans())
+@given(
+    aggregate=st.sampled_from([*AGGREGATE.values(), LinearBlend(1), LinearBlend(3), LinearBlend(200)]),
+    steps=STEPS,
+    as_function=st.booleans(),
+)
 def test_the_ring_does_what_the_plain_one_does(
-    name: str, steps: list[int | tuple[int, list[list[float]]]], as_function: bool
+    aggregate: tuple[float, float] | LinearBlend, steps: list[int | tuple[int, list[list[float]]]], as_function: bool
 ) -> None:
-    keep, take = np.float32(AGGREGATE[name][0]), np.float32(AGGREGATE[name][1])
-    ring = ActionRing(100, JOINTS, (lambda old, new: keep * old + take * new) if as_function else AGGREGATE[name])
-    plain, out = PlainRing(keep, take), np.empty(JOINTS, np.float32)
+    def blend(old: Floats, new: Floats) -> Floats:
+        pairs = np.array([pair_of(aggregate, i, len(old)) for i in range(len(old))], np.float32)
+        return pairs[:, :1] * old + pairs[:, 1:] * new
+
+    ring = ActionRing(100, JOINTS, blend if as_function else aggregate)
+    plain, out = PlainRing(lambda i, n: pair_of(aggregate, i, n)), np.empty(JOINTS, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for step in steps:
             if isinstance(step, tuple):
@@ -243,6 +263,21 @@ def test_temporal_ensemble_is_the_weighted_mean_of_all_chunks(coeff: float) -> N
         np.testing.assert_allclose(out, weights @ heard / weights.sum(), atol=1e-4)
 
 
+def test_a_linear_blend_is_one_jump_in_equal_parts() -> None:
+    ring = ActionRing(20, JOINTS, LinearBlend(3))
+    ring.merge(0, chunk(*[0.0] * 8), 0)
+    ring.merge(2, chunk(*[8.0] * 8), 0)
+    assert drain(ring) == {0: 0, 1: 0, 2: 2, 3: 4, 4: 6, 5: 8, 6: 8, 7: 8, 8: 8, 9: 8}
+
+
+def test_a_linear_blend_is_steeper_where_less_is_shared() -> None:
+    ring = ActionRing(20, JOINTS, LinearBlend(9))
+    ring.merge(0, chunk(0, 0, 0), 0)
+    ring.merge(2, chunk(8, 8, 8), 0)
+    ring.merge(3, chunk(2, 2, 2), 0)
+    assert drain(ring) == pytest.approx({0: 0, 1: 0, 2: 4, 3: 6, 4: 4, 5: 2})
+
+
 def test_temporal_ensemble_counts_only_chunks_that_were_blended() -> None:
     ring = ActionRing(20, JOINTS, TemporalEnsemble(0.0))
     for value in (3.0, float("nan"), 6.0, 9.0):
@@ -259,6 +294,7 @@ def test_temporal_ensemble_counts_only_chunks_that_were_blended() -> None:
         (lambda: ActionRing(50, 6, (1.0,)), "not a pair"),  # type: ignore[arg-type]
         (lambda: ActionRing(50, 6, (0.3, float("nan"))), "not finite"),
         (lambda: TemporalEnsemble(float("inf")), "temporal_ensemble_coeff: inf"),
+        (lambda: LinearBlend(0), "rows: 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(make: Callable[[], object], message: str) -> None:
@@ -291,9 +327,11 @@ def test_a_chunk_may_be_read_only() -> None:
     assert ring.merge(0, np.frombuffer(b"\0" * 16, np.float32).reshape(2, 2), 0) == 2
 
 
-@pytest.mark.parametrize("aggregate", [(0.0, 1.0), (0.3, 0.7), TemporalEnsemble(0.01), lambda old, new: new])
+@pytest.mark.parametrize(
+    "aggregate", [(0.0, 1.0), (0.3, 0.7), LinearBlend(6), TemporalEnsemble(0.01), lambda old, new: new]
+)
 def test_no_row_is_torn_and_no_timestep_comes_twice_under_merges_from_another_thread(
-    aggregate: tuple[float, float] | TemporalEnsemble | Callable[[Floats, Floats], Floats],
+    aggregate: tuple[float, float] | LinearBlend | TemporalEnsemble | Callable[[Floats, Floats], Floats],
 ) -> None:
     ring = ActionRing(200, 6, aggregate)
     results: list[tuple[int, int, int]] = []
