@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from edge_runtime.wire.messages import Answer, Ping
+from edge_runtime.wire.messages import ServerMessage
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """An answer or a pong, and the monotonic time in seconds since which it was ready to be encoded."""
+    """A message, and the monotonic time in seconds since which it was ready to be encoded."""
 
-    message: Answer | Ping
+    message: ServerMessage
     since_s: float
 
 
@@ -38,7 +38,7 @@ class Outbox:
     def closed(self) -> bool:
         return self._closed
 
-    def put(self, message: Answer | Ping) -> None:
+    def put(self, message: ServerMessage) -> None:
         with self._lock:
             if self._closed:
                 return

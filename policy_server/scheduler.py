@@ -3,7 +3,9 @@
 1. The engine never waits for company (unless `batch_window_s` says so): when it falls free it takes what is there.
 2. Most urgent first, at most `max_batch`. Urgency is a time, so that whoever waits gets ahead of all who come later:
    nobody starves.
-3. A batch that raises is halved until the one that is to blame stands alone; the others get their chunks. So does a
+3. An engine can be replaced while it serves: the new one is loaded and warmed up beside it, and takes over between
+   two batches. So a batch is of one engine, and so is everything that is answered from it.
+4. A batch that raises is halved until the one that is to blame stands alone; the others get their chunks. So does a
    batch that is too large for the memory.
 """
 
@@ -18,6 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.cleaning import Inputs, prepare
 from policy_server.engines import Engine
@@ -38,10 +41,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Work:
-    """One observation's inputs, the monotonic time since which it waits, and who hears how it went."""
+    """One observation's inputs, two monotonic times (it waits since, its robot runs dry at), and who hears of it."""
 
     inputs: Inputs
     since_s: float
+    due_s: float
     done: Callable[[Floats, Timing], None]  # (chunk, joints) float32
     failed: Callable[[Exception], None]
 
@@ -57,43 +61,72 @@ class Source(Protocol):
         """What is newest, which then is no longer there; None if it has gone."""
 
 
+class Ledger(Protocol):
+    """Who keeps the books. Called on the engine's thread."""
+
+    def served(self, batch: Sequence[Work], began_s: float, ended_s: float) -> None: ...
+    def halved(self) -> None: ...
+
+
 class Scheduler:
     """Feeds one engine from many sources. `warm` is done once the engine serves, or holds why it cannot.
 
-    `over` is done when the thread has ended; it holds an exception if that was not meant to be.
+    `over` is done when the last engine's thread has ended; it holds an exception if that was not meant to be.
     """
 
     def __init__(
         self,
         name: str,
         open_engine: Callable[[], Engine],
+        ledger: Ledger,
         *,
         max_batch: int = 8,
         batch_window_s: float = 0.0,
         inject_s: float = 0.0,
     ) -> None:
-        self.warm: Future[str] = Future()  # the provider's name
         self.over: Future[None] = Future()
         self.progress = "loading"
+        self.provider = ""  # that of the engine which serves
+        self._name = name
+        self._ledger = ledger
         self._batch_since_s: float | None = None
         self._max_batch = max_batch
         self._batch_window_s = batch_window_s
         self._inject_s = inject_s
         self._ready = threading.Condition()
         self._sources: set[Source] = set()
+        self._handing_over = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(open_engine,), name=f"engine-{name}", daemon=True)
+        self._shift = _Shift(name, open_engine, lambda: True, self._run)
+        self.warm = self._shift.warm
 
     def start(self) -> None:
-        self._thread.start()
+        self._shift.thread.start()
 
     def stop(self) -> None:
         """Finish the batch under way and end; stopping twice is harmless."""
-        self._stopping.set()
-        with self._ready:
-            self._ready.notify()
-        if self._thread.ident is not None:
-            self._thread.join()
+        with self._handing_over:
+            self._stopping.set()
+        self._end(self._shift)
+
+    def replace(self, open_engine: Callable[[], Engine], take_over: Callable[[], None]) -> Future[str]:
+        """Load and warm up another engine beside the one that serves. Done once it serves, or holds why it does not.
+
+        `take_over` is called when it does: the last batch of the old one is answered, the first of the new one has not
+        begun. One replacement at a time.
+        """
+
+        def succeed() -> bool:
+            with self._handing_over:
+                if not self._stopping.is_set():
+                    self._end(self._shift)
+                    take_over()
+                    self._shift = new
+                return self._shift is new
+
+        new = _Shift(self._name, open_engine, succeed, self._run)
+        new.thread.start()
+        return new.warm
 
     def submit(self, source: Source) -> None:
         """`source` has something. It is asked for it once, when its turn comes."""
@@ -107,38 +140,50 @@ class Scheduler:
         since_s = self._batch_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
-    def _run(self, open_engine: Callable[[], Engine]) -> None:
+    def _end(self, shift: _Shift) -> None:
+        with self._ready:
+            shift.over.set()
+            self._ready.notify_all()
+        if shift.thread.ident is not None:
+            shift.thread.join()
+
+    def _run(self, shift: _Shift) -> None:
         # Loading and warming up are on the thread that serves: CUDA keeps its handles and graphs by thread.
         try:
-            engine = open_engine()
+            engine = shift.open_engine()
             engine.warm_up(batch_sizes(self._max_batch), self._note)
         except Exception as error:  # raised again by whoever waits for `warm`
-            self.warm.set_exception(error)
+            shift.warm.set_exception(error)
             return
-        self.warm.set_result(engine.provider)
         try:
-            while sources := self._next():
+            if not shift.succeed():
+                shift.warm.set_exception(ModelError(f"{self._name}: the server is stopping"))
+                return
+            self.provider = engine.provider
+            shift.warm.set_result(engine.provider)
+            while sources := self._next(shift.over):
                 batch = [work for source in sources if (work := source.take())]
                 if batch:
                     self._batch_since_s = time.monotonic()
                     self._serve(engine, batch)
                     self._batch_since_s = None
-            self.over.set_result(None)
+            if self._stopping.is_set():
+                self.over.set_result(None)
         except Exception as error:  # a defect of ours: the program has to end, not to look as if it served
             self.over.set_exception(error)
 
     def _note(self, progress: str) -> None:
         self.progress = progress
 
-    def _next(self) -> list[Source]:
-        """The most urgent sources, once there are any; none = stopping."""
+    def _next(self, over: threading.Event) -> list[Source]:
+        """The most urgent sources, once there are any; none = this engine's time is over."""
         with self._ready:
-            self._ready.wait_for(lambda: self._sources or self._stopping.is_set())
+            self._ready.wait_for(lambda: self._sources or over.is_set())
             if self._batch_window_s:
                 self._ready.wait_for(
-                    lambda: len(self._sources) >= self._max_batch or self._stopping.is_set(), self._batch_window_s
+                    lambda: len(self._sources) >= self._max_batch or over.is_set(), self._batch_window_s
                 )
-            if self._stopping.is_set():
+            if over.is_set():
                 return []
             chosen = heapq.nsmallest(self._max_batch, self._sources, key=lambda source: source.urgency)
             self._sources.difference_update(chosen)
@@ -158,6 +203,7 @@ class Scheduler:
                 batch[0].failed(error)
                 return
             log.warning("a batch of %d failed and is halved: %s", len(batch), error)
+            self._ledger.halved()
             middle = len(batch) // 2
             self._serve(engine, batch[:middle])
             self._serve(engine, batch[middle:])
@@ -176,6 +222,27 @@ class Scheduler:
                     batch=len(batch),
                 ),
             )
+        self._ledger.served(batch, taken_s, time.monotonic())
+
+
+class _Shift:
+    """One engine's time at the queue, on a thread of its own: load it, succeed the one before, serve until `over`.
+
+    `succeed` is False when it is too late for that.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_engine: Callable[[], Engine],
+        succeed: Callable[[], bool],
+        run: Callable[[_Shift], None],
+    ) -> None:
+        self.open_engine = open_engine
+        self.succeed = succeed
+        self.warm: Future[str] = Future()  # the provider's name
+        self.over = threading.Event()  # leave after the batch under way
+        self.thread = threading.Thread(target=run, args=(self,), name=f"engine-{name}", daemon=True)
 
 
 def batch_sizes(max_batch: int) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from edge_runtime.errors import ConfigError, UsageError
+from edge_runtime.errors import ConfigError
 from edge_runtime.notify import Notifier
 from policy_server.access import Access
 from policy_server.address import Address
@@ -21,16 +21,16 @@ from policy_server.admission import Admission
 from policy_server.bundle import Bundle
 from policy_server.config import LimitsConfig, ServerConfig
 from policy_server.deadlines import Deadlines
-from policy_server.engines import open_engine
+from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime, check
 from policy_server.health import Health
+from policy_server.model import Model
+from policy_server.models import PROGRESS_S, Models
 from policy_server.refusals import Refusals
-from policy_server.scheduler import Scheduler
-from policy_server.service import SERVICE, SPARE_WORKERS, Model, PolicyService
+from policy_server.service import SERVICE, SPARE_WORKERS, PolicyService
 
 log = logging.getLogger(__name__)
 
-PROGRESS_S = 10.0
 STOP_S = 1.0
 STOPPED_WITHIN_S = 30.0  # as TimeoutStopSec of the service
 STUCK_S = 120.0  # in one batch: no inference takes so long, and systemd may start us anew
@@ -48,21 +48,22 @@ class PolicyServer:
         self._access = Access(config, self._listen, refused)
         runtime = Runtime(config.providers, config.threads)
         check(runtime)  # before a port is taken
-        max_batch = min(config.max_batch, config.max_sessions)
-        self._models: dict[str, Model] = {}
-        for bundle in bundles:
-            name = bundle.policy.name
-            if name in self._models:
-                raise UsageError(f"bundle: {bundle.path} is named {name!r}, as is another bundle")
+
+        def load_engine(bundle: Bundle) -> Engine:
             _check_cameras(bundle, config.limits)
-            scheduler = Scheduler(
-                name,
-                partial(open_engine, bundle, runtime),
-                max_batch=max_batch,
+            return open_engine(bundle, runtime)
+
+        self._models = Models(
+            partial(
+                Model,
+                open_engine=load_engine,
+                max_batch=min(config.max_batch, config.max_sessions),
                 batch_window_s=config.batch_window_ms / 1e3,
                 inject_s=config.inject_latency_ms / 1e3,
             )
-            self._models[name] = Model(bundle.policy, scheduler)
+        )
+        for bundle in bundles:
+            self._models.add(bundle)
         self._deadlines = Deadlines()
         self._service = PolicyService(
             self._models,
@@ -93,7 +94,7 @@ class PolicyServer:
         self._access.start(bound.port)
         self._deadlines.start()
         self._grpc.start()
-        for model in self._models.values():
+        for model in self._models:
             model.scheduler.start()
         return self
 
@@ -101,27 +102,26 @@ class PolicyServer:
         """Warm up, then serve until `stop` is done. Raises what keeps a model from being served."""
         started_s = time.monotonic()
         systemd = Notifier()
-        waiting = {model.scheduler.warm: name for name, model in self._models.items()}
+        waiting = {model.scheduler.warm: model for model in self._models}
         while waiting:
             futures: list[Future[Any]] = [stop, *waiting]
             done = wait(futures, PROGRESS_S, FIRST_COMPLETED).done
             if stop in done:
                 return
             for warm in done:
-                log.info("%s runs on %s", waiting.pop(warm), warm.result())
+                log.info("%s runs on %s", waiting.pop(warm).name, warm.result())
             if not done:
-                for name in waiting.values():
-                    progress = self._models[name].scheduler.progress
-                    systemd.status(f"{name} is warming up ({progress})")
-                    log.info("%s: warming up for %.0f s (%s)", name, time.monotonic() - started_s, progress)
+                for model in waiting.values():
+                    progress = model.scheduler.progress
+                    systemd.status(f"{model.name} is warming up ({progress})")
+                    log.info("%s: warming up for %.0f s (%s)", model.name, time.monotonic() - started_s, progress)
         self._health.set(True)
-        log.info("serving [%s] on %s", ", ".join(self._models), self.address)
+        log.info("serving [%s] on %s", self._models.names, self.address)
         systemd.ready()
-        systemd.status(f"serving [{', '.join(self._models)}] on {self.address}")
-        schedulers = [model.scheduler for model in self._models.values()]
-        ends = [stop, *(scheduler.over for scheduler in schedulers)]
+        systemd.status(f"serving [{self._models.names}] on {self.address}")
+        ends = [stop, self._models.failed]
         while not (ended := wait(ends, systemd.watchdog_s / 4 or None, FIRST_COMPLETED).done):
-            if all(scheduler.busy_s < STUCK_S for scheduler in schedulers):
+            if all(model.scheduler.busy_s < STUCK_S for model in self._models):
                 systemd.alive()
         systemd.stopping(STOPPED_WITHIN_S)
         for end in ended:
@@ -133,8 +133,7 @@ class PolicyServer:
         self._health.set(False)
         self._service.stop()
         self._grpc.stop(STOP_S).wait()
-        for model in self._models.values():
-            model.scheduler.stop()
+        self._models.stop()
         self._deadlines.stop()
         self._access.stop()
 

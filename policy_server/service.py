@@ -10,9 +10,9 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 import grpc
@@ -21,16 +21,27 @@ from edge_runtime.errors import ProtocolError
 from edge_runtime.wire import codec, envelope
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.handshake import extra_cameras
-from edge_runtime.wire.messages import PROTOCOL_VERSION, Chunk, Failure, Policy, ServerDescription, Skipped, Welcome
+from edge_runtime.wire.messages import (
+    PROTOCOL_VERSION,
+    Chunk,
+    Failure,
+    Pace,
+    Ping,
+    Replaced,
+    ServerDescription,
+    Skipped,
+    Welcome,
+)
 from policy_server.admission import Admission, Fault
-from policy_server.cleaning import match_keys
 from policy_server.conduct import Conduct
 from policy_server.config import LimitsConfig
 from policy_server.deadlines import Deadlines
+from policy_server.model import Model
+from policy_server.models import Models
 from policy_server.outbox import Outbox, Outgoing
 from policy_server.refusals import Refusals
-from policy_server.scheduler import Scheduler
 from policy_server.session import Session
+from policy_server.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -38,20 +49,12 @@ SERVICE = pb.DESCRIPTOR.services_by_name["PolicyService"].full_name
 SPARE_WORKERS = 8  # for describe, and to refuse a session at once
 
 
-@dataclass(frozen=True)
-class Model:
-    """A policy on offer and the scheduler that runs it."""
-
-    policy: Policy
-    scheduler: Scheduler
-
-
 class PolicyService:
-    """Serves `models`, by name; the first is the default. `admission` says who may have a session."""
+    """Serves `models`. `admission` says who may have a session."""
 
     def __init__(
         self,
-        models: Mapping[str, Model],
+        models: Models,
         *,
         admission: Admission,
         limits: LimitsConfig,
@@ -87,12 +90,10 @@ class PolicyService:
         )
 
     def describe(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[pb.ServerDescription]:
-        for model in self._models.values():
+        for model in self._models:
             if not model.scheduler.warm.done():
-                context.abort(
-                    grpc.StatusCode.UNAVAILABLE, f"{model.policy.name} is warming up ({model.scheduler.progress})"
-                )
-        policies = tuple(model.policy for model in self._models.values())
+                context.abort(grpc.StatusCode.UNAVAILABLE, f"{model.name} is warming up ({model.scheduler.progress})")
+        policies = tuple(model.policy for model in self._models)
         yield codec.encode_description(ServerDescription(PROTOCOL_VERSION, self._version, policies))
 
     def act(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[pb.ServerMessage]:
@@ -104,22 +105,21 @@ class PolicyService:
         conduct = Conduct(self._limits, self._deadlines, end=outbox.close, drop=drop)
         try:
             self._enter(outbox, context)
-            greeted: Future[Session] = Future()
+            greeted: Future[tuple[Model, Session]] = Future()
             threading.Thread(
                 target=self._read, args=(requests, outbox, conduct, greeted, context.peer()), name="reader", daemon=True
             ).start()
             handshake_s = self._limits.handshake_s
             try:
-                session = greeted.result(handshake_s)
+                model, session = greeted.result(handshake_s)
             except TimeoutError:
                 raise Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {handshake_s:g} s") from None
             try:
-                with conduct.sending():
-                    yield codec.encode_welcome(Welcome(session.policy))
                 for outgoing in outbox:
                     with conduct.sending():
-                        yield _encode(outgoing)
+                        yield _encode(outgoing, model.tally)
             finally:
+                model.close_session(session)
                 log.info("%s left (%s)", session.name, session.tally() or "nothing asked")
             if outbox.fault is not None:
                 raise outbox.fault
@@ -164,19 +164,24 @@ class PolicyService:
             self._admission.leave(outbox)
 
     def _read(
-        self, requests: Iterator[bytes], outbox: Outbox, conduct: Conduct, greeted: Future[Session], peer: str
+        self,
+        requests: Iterator[bytes],
+        outbox: Outbox,
+        conduct: Conduct,
+        greeted: Future[tuple[Model, Session]],
+        peer: str,
     ) -> None:
         """The reader's thread: until the robot has nothing more to say, says something wrong, or is gone."""
         try:
-            try:
-                session = self._greet(next(requests), outbox, peer)
-            except (StopIteration, grpc.RpcError):
-                greeted.set_exception(_Gone())
-                return
-            except Exception as error:  # raised again by the worker
-                greeted.set_exception(error)
-                return
-            greeted.set_result(session)
+            model, session = self._greet(next(requests), outbox, peer)
+        except (StopIteration, grpc.RpcError):
+            greeted.set_exception(_Gone())
+            return
+        except Exception as error:  # raised again by the worker
+            greeted.set_exception(error)
+            return
+        greeted.set_result((model, session))
+        try:
             self._listen(requests, session, conduct)
             session.finish()
         except grpc.RpcError:
@@ -187,6 +192,9 @@ class PolicyService:
             error_id = secrets.token_hex(4)
             log.exception("%s: reading failed (id %s)", peer, error_id)
             outbox.close(Fault(grpc.StatusCode.INTERNAL, f"the server failed (id {error_id})"))
+        finally:
+            if outbox.closed:  # maybe before we were done, by a worker that did not wait for us
+                model.close_session(session)
 
     def _listen(self, requests: Iterator[bytes], session: Session, conduct: Conduct) -> None:
         """Feed the session. Raises ProtocolError or Fault for what may not be said, or not so often."""
@@ -206,25 +214,23 @@ class PolicyService:
             if whole is not None:
                 session.feed(*whole)
 
-    def _greet(self, first: bytes, outbox: Outbox, peer: str) -> Session:
+    def _greet(self, first: bytes, outbox: Outbox, peer: str) -> tuple[Model, Session]:
         """The session that a Hello asks for. Raises ProtocolError (no Hello), Fault (not to be had)."""
         hello = codec.decode_hello(envelope.parse(pb.ClientMessage, first, envelope.FROM_ROBOT))
-        model = self._models.get(hello.model or next(iter(self._models)))
+        model = self._models.get(hello.model)
         if model is None:
-            offered = ", ".join(self._models)
-            raise Fault(grpc.StatusCode.NOT_FOUND, f"model {hello.model!r} is not offered here; offered: [{offered}]")
+            reason = f"model {hello.model!r} is not offered here; offered: [{self._models.names}]"
+            raise Fault(grpc.StatusCode.NOT_FOUND, reason)
+        name = f"{hello.robot or 'robot'} at {unquote(peer)}"
         try:
-            keys = match_keys(hello, model.policy)
+            session = model.open_session(hello, name, outbox)
         except ProtocolError as error:
             raise Fault(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
-        if not model.scheduler.warm.done():
-            raise Fault(grpc.StatusCode.UNAVAILABLE, f"model {model.policy.name} is still warming up")
-        name = f"{hello.robot or 'robot'} at {unquote(peer)}"
-        log.info("%s runs %s", name, model.policy.name)
+        log.info("%s runs %s", name, model.name)
         extra = extra_cameras((camera.name for camera in hello.cameras), model.policy)
         if extra:
-            log.warning("%s: cameras [%s] are not used by %s", name, ", ".join(extra), model.policy.name)
-        return Session(hello, model.policy, keys, name=name, queue=model.scheduler, outbox=outbox)
+            log.warning("%s: cameras [%s] are not used by %s", name, ", ".join(extra), model.name)
+        return model, session
 
 
 class _Gone(Exception):
@@ -235,14 +241,23 @@ def _stopping() -> Fault:
     return Fault(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
 
-def _encode(outgoing: Outgoing) -> pb.ServerMessage:
+_ENCODE: Mapping[type, Callable[[Any], pb.ServerMessage]] = {
+    Welcome: codec.encode_welcome,
+    Chunk: codec.encode_chunk,
+    Skipped: codec.encode_skipped,
+    Failure: codec.encode_failure,
+    Ping: codec.encode_pong,
+    Replaced: codec.encode_replaced,
+    Pace: codec.encode_pace,
+}
+
+
+def _encode(outgoing: Outgoing, tally: Tally) -> pb.ServerMessage:
     message = outgoing.message
+    encoded = _ENCODE[type(message)](message)
+    finish_s = time.monotonic() - outgoing.since_s
     if isinstance(message, Chunk):
-        encoded = codec.encode_chunk(message)
-        encoded.chunk.times.finish = time.monotonic() - outgoing.since_s
-        return encoded
-    if isinstance(message, Skipped):
-        return codec.encode_skipped(message)
-    if isinstance(message, Failure):
-        return codec.encode_failure(message)
-    return codec.encode_pong(message)
+        encoded.chunk.times.finish = finish_s
+    if isinstance(message, Chunk | Skipped | Failure):
+        tally.answered(message, finish_s)
+    return encoded

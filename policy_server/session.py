@@ -2,7 +2,7 @@
 
 Each observation gets exactly one answer: a chunk, skipped, or a failure. The slot keeps the observation of the
 greatest timestep. That one must go is remembered until the slot is emptied, also when the frame that said so was
-dropped; so is the earliest deadline.
+dropped; so is the earliest deadline. When another policy takes over, what waits is run by it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import math
 import secrets
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from functools import partial
 from typing import Protocol
 
 from edge_runtime.errors import ProtocolError
+from edge_runtime.wire.handshake import successor_differences
 from edge_runtime.wire.messages import (
     Answer,
     Chunk,
@@ -24,8 +25,10 @@ from edge_runtime.wire.messages import (
     Floats,
     Hello,
     Observation,
+    Pace,
     Ping,
     Policy,
+    Replaced,
     ServerTimes,
     Skipped,
 )
@@ -40,6 +43,7 @@ log = logging.getLogger(__name__)
 INVALID_ARGUMENT = 3
 INTERNAL = 13
 
+PACE_OVER = 8  # intervals between chunks
 FURTHEST_DEADLINE_S = 10.0  # whatever a robot claims to have left
 MUST_GO_AHEAD_S = 1.0  # one that must go passes an ordinary one until that has been overdue for so long
 
@@ -61,7 +65,7 @@ class Session:
         self._queue = queue
         self._outbox = outbox
         self._lock = threading.Lock()  # over all that follows
-        self._filter = Filter(hello.similarity_tolerance)
+        self._filter = Filter(hello.similarity_tolerance, hello.image_tolerance)
         self._session = -1  # the robot's session id
         self._waiting: tuple[Observation, Work] | None = None  # the slot
         self._greatest = -1  # timestep that was ever in the slot in this session
@@ -69,11 +73,41 @@ class Session:
         self._deadline_s = math.inf
         self._unanswered = 0
         self._ending = False
+        self._answered_s: deque[float] = deque(maxlen=PACE_OVER + 1)  # when chunks were ready
         self._counts: Counter[str] = Counter()
 
     @property
     def urgency(self) -> float:
         return self._deadline_s - (MUST_GO_AHEAD_S if self._must_go else 0.0)
+
+    @property
+    def waiting_s(self) -> float:
+        """The age of what is in the slot; 0 when that is empty."""
+        waiting = self._waiting
+        return 0.0 if waiting is None else time.monotonic() - waiting[1].since_s
+
+    def differences(self, policy: Policy) -> list[str]:
+        """What keeps this session from going on with `policy`."""
+        return successor_differences(self.policy, policy, self._rows)
+
+    def move(self, policy: Policy) -> None:
+        """The chunks that follow are of `policy`, which takes the same: the robot hears so before the first of them."""
+        with self._lock:
+            self.policy = policy
+            self._filter.reset()
+        self._outbox.put(Replaced(policy))
+
+    def end(self, fault: Exception) -> None:
+        """The stream ends with `fault`, after what was answered so far."""
+        self._outbox.close(fault)
+
+    def tell_pace(self, *, overloaded: bool) -> None:
+        """Tell the robot how often it gets a chunk, or that the engine keeps up again."""
+        times = list(self._answered_s)
+        if not overloaded:
+            self._outbox.put(Pace(0.0))
+        elif len(times) > 1:
+            self._outbox.put(Pace((times[-1] - times[0]) / (len(times) - 1)))
 
     def ping(self, ping: Ping) -> None:
         self._outbox.put(ping)
@@ -85,8 +119,9 @@ class Session:
             self._unanswered += 1
             displaced = self._turn_to(observation.session)
             self._must_go |= observation.must_go
-            skip = None if self._must_go else self._filter.verdict(observation)
+            urgent = self._must_go
         self._supersede(displaced)
+        skip = None if urgent else self._filter.verdict(observation)  # may decode: not while the engine waits for us
         if skip is not None:
             self._answer(Skipped(observation.id, skip), skip)
             return
@@ -98,11 +133,12 @@ class Session:
             return
         queued_s = time.monotonic()
         spent = ServerTimes(receive=receive_s, admit=admitted_s - arrived_s, prepare=queued_s - admitted_s)
+        due_s = arrived_s + min(observation.runs_dry_in_s, FURTHEST_DEADLINE_S)
         work = Work(
-            inputs, queued_s, partial(self._done, observation, spent), partial(self._fail, observation, INTERNAL)
+            inputs, queued_s, due_s, partial(self._done, observation, spent), partial(self._fail, observation, INTERNAL)
         )
         with self._lock:
-            self._deadline_s = min(self._deadline_s, arrived_s + min(observation.runs_dry_in_s, FURTHEST_DEADLINE_S))
+            self._deadline_s = min(self._deadline_s, due_s)
             displaced = self._put(observation, work)
         self._queue.submit(self)
         self._supersede(displaced)
@@ -153,6 +189,7 @@ class Session:
             self._answer(Skipped(observation.id, "superseded"), "superseded")
 
     def _done(self, observation: Observation, spent: ServerTimes, actions: Floats, timing: Timing) -> None:
+        self._answered_s.append(time.monotonic())
         with self._lock:
             if observation.session == self._session:
                 self._filter.succeeded(observation)

@@ -57,8 +57,8 @@ def extra_cameras(robot: Iterable[str], policy: Policy) -> list[str]:
 
 
 def _inputs(policy: Policy) -> set[str]:
-    named = [*policy.cameras, *policy.extra_state]
-    return {each.name for each in named} | ({"task"} if policy.uses_task else set())
+    named = {camera.name for camera in policy.cameras} | {vector.name for vector in policy.extra_state}
+    return named | {"task"} if policy.uses_task else named
 
 
 def _cameras(robot: tuple[Camera, ...], policy: tuple[Camera, ...]) -> list[str]:

@@ -15,6 +15,20 @@ import pytest
 from policy_server.scheduler import Scheduler, Timing, Work, batch_sizes
 
 
+class Books:
+    """A ledger: the sizes of the batches served, and how many were halved."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.halvings = 0
+
+    def served(self, batch: Sequence[Work], began_s: float, ended_s: float) -> None:
+        self.batches.append(len(batch))
+
+    def halved(self) -> None:
+        self.halvings += 1
+
+
 class Echo:
     """An engine that answers each state with itself, behind a gate; `log` holds the batches in their order."""
 
@@ -46,17 +60,16 @@ class Asker:
 
     def take(self) -> Work | None:
         inputs = {"observation.state": np.array([self.name], np.float32)}
-        return Work(
-            inputs, time.monotonic(), lambda actions, timing: self.answers.put((actions, timing)), self.answers.put
-        )
+        now_s = time.monotonic()
+        return Work(inputs, now_s, now_s, lambda actions, timing: self.answers.put((actions, timing)), self.answers.put)
 
     def answer(self) -> Any:
         return self.answers.get(timeout=5)
 
 
 @contextmanager
-def running(engine: Echo, **settings: Any) -> Iterator[Scheduler]:
-    scheduler = Scheduler("echo", lambda: engine, **settings)
+def running(engine: Echo, books: Books | None = None, **settings: Any) -> Iterator[Scheduler]:
+    scheduler = Scheduler("echo", lambda: engine, books or Books(), **settings)
     scheduler.start()
     with ExitStack() as stack:
         stack.callback(scheduler.stop)
@@ -186,7 +199,7 @@ def test_an_engine_that_cannot_be_had_is_told_to_who_waits_for_it() -> None:
     def open_engine() -> Any:
         raise OSError("no engine")
 
-    scheduler = Scheduler("none", open_engine)
+    scheduler = Scheduler("none", open_engine, Books())
     scheduler.start()
     with pytest.raises(OSError, match="no engine"):
         scheduler.warm.result(5)
