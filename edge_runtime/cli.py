@@ -6,6 +6,7 @@ import difflib
 import importlib
 import logging
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import yaml
@@ -13,6 +14,7 @@ import yaml
 from edge_runtime import flags, systemd
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import UsageError
+from edge_runtime.supervisor.client import Supervisor
 
 WORDS = {
     "start": ("edge_runtime.cli:start", "run a policy on a robot"),
@@ -50,9 +52,15 @@ def dispatch(argv: list[str]) -> int:
 def start(argv: list[str]) -> int:
     config = flags.parse(StartConfig, argv, prog="edge-runtime start")
     log_to_stderr(config.debug)
-    from edge_runtime.runtime import start as run  # cv2 and grpc cost half a second: not before the flags are right
+    with _supervisor(config) as supervisor:  # before grpc, whose threads do not survive a fork
+        from edge_runtime.runtime import start as run  # cv2 and grpc cost half a second: not before the flags are right
 
-    return run(config)
+        return run(config, supervisor)
+
+
+def _supervisor(config: StartConfig) -> AbstractContextManager[Supervisor | None]:
+    """Who stops the arm if we cannot; nobody where it is to stay as it is."""
+    return nullcontext() if config.dry_run or config.robot.stop_policy == "hold" else Supervisor()
 
 
 def service(argv: list[str]) -> int:

@@ -182,6 +182,11 @@ class Observer:
         with self._lock:
             self._open_session(clear=True, cursor=0)
 
+    def forget_plan(self) -> None:
+        """The arm has failed: empty ring, a new session, the cursor goes on; the next observation must go."""
+        with self._lock:
+            self._open_session(clear=True)
+
     def observe(self, record: Record) -> None:
         """Look at one timestep's record and send an observation if it is time."""
         with self._lock:
@@ -310,7 +315,7 @@ class Observer:
         rows, joints = chunk.actions.shape
         if joints != len(policy.joints) or not 0 < rows <= self._rows:
             raise ProtocolError(f"chunk is {rows}x{joints}, asked for at most {self._rows}x{len(policy.joints)}")
-        taken = self._ring.merge(chunk.first_timestep, chunk.actions, chunk.session)
+        taken = self._ring.merge(chunk.first_timestep, chunk.actions, chunk.session, sent.seen_ns)
         merged_ns = self._clock_ns()
         self._failures = 0
         if chunk.session != self._session:

@@ -69,6 +69,9 @@ class Robot(Protocol):
     def close(self) -> None:
         """Give up the hardware; torque stays as it is. Twice is harmless."""
 
+    def look_at_health(self) -> None:
+        """Log what has changed in how its parts feel; the loop may run."""
+
     def report(self) -> dict[str, Any]:
         """What its bus counted, for the summary."""
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ from edge_runtime.motors import calibration as calibrations
 from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.calibration import JOINTS, UNITS, Mode
 from edge_runtime.motors.feetech import error_names
+from edge_runtime.motors.health import Health
 from edge_runtime.motors.port import adapters
 from edge_runtime.motors.stopping import Axis, StopPlan, carry_out
 from edge_runtime.robots import Vector, so_servos
@@ -57,6 +59,8 @@ class SOFollower:
         self._bus = Bus(config.port, names={number: joint for joint, number in IDS.items()}, echo=config.echo)
         self._torque_limits: dict[int, int] = {}  # in use; empty while torque is none of our business
         self._loop_port: Any = None
+        self._best_voltage = 0.0
+        self._complaints: dict[str, frozenset[str]] = {}
 
     def __enter__(self) -> SOFollower:
         self.open()
@@ -171,6 +175,24 @@ class SOFollower:
         """Close the port; torque stays as it is. Twice is harmless."""
         self._bus.close()
 
+    def look_at_health(self) -> None:
+        """Log what is beyond its warning level now and was not before, and what is well again."""
+        health = self._health()
+        self._best_voltage = max([self._best_voltage, *(each.voltage for each in health.values())])
+        for joint, each in health.items():
+            complaints = each.complaints(self._best_voltage)
+            before = self._complaints.get(joint, frozenset())
+            if new := complaints.keys() - before:
+                logger.warning("%s is %s", joint, ", ".join(complaints[kind] for kind in sorted(new)))
+            if before and not complaints:
+                logger.info("%s is well again", joint)
+            self._complaints[joint] = frozenset(complaints)
+
+    def _health(self) -> dict[str, Health]:
+        """The last reading of each joint that the loop has asked."""
+        readings = self._loop_port.health if self._loop_port else ()
+        return {joint: Health.of(*each) for joint, each in zip(JOINTS, readings, strict=False) if each}
+
     def report(self) -> dict[str, Any]:
         """Counts since the start, the loop's included: by joint `misses` and `errors`, for the line the rest."""
         bus, loop = self._bus, self._loop_port
@@ -179,6 +201,8 @@ class SOFollower:
             flags = bus.flags.get(number, 0) | (loop.all_errors[index] if loop else 0)
             misses = bus.misses.get(number, 0) + (loop.misses[index] if loop else 0)
             joints[joint] = {"id": number, "misses": misses, "errors": error_names(flags) if flags else ""}
+            if health := self._health().get(joint):
+                joints[joint] |= asdict(health)
         return {
             "joints": joints,
             "bad_frames": bus.damaged + (loop.bad_frames if loop else 0),

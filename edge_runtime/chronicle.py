@@ -1,0 +1,75 @@
+"""What becomes of the arm, told to all who must know: the state, the plan, systemd, and a file for people."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from edge_runtime.errors import ActuatorFault, OutputError
+from edge_runtime.fault_record import FaultRecord
+from edge_runtime.notify import Notifier
+from edge_runtime.observer import Observer
+from edge_runtime.robots import Robot
+from edge_runtime.state import RuntimeState
+
+log = logging.getLogger(__name__)
+
+
+class Chronicle:
+    """The arm's witness. `faults` lists them for the summary: time since the start, sentence, file."""
+
+    def __init__(
+        self,
+        robot: Robot,
+        observer: Observer,
+        state: RuntimeState,
+        systemd: Notifier,
+        *,
+        control_hz: float,
+        folder: Path,
+    ) -> None:
+        self._robot = robot
+        self._observer = observer
+        self._state = state
+        self._systemd = systemd
+        self._control_hz = control_hz
+        self._folder = folder
+        self.faults: list[dict[str, Any]] = []
+
+    def arm_starts(self) -> None:
+        if self._state.current == "fault":
+            self._state.enter("starting", time.monotonic())
+
+    def arm_failed(self, fault: ActuatorFault) -> None:
+        """The plan is forgotten: what was meant for an arm that ran is nothing for one that starts again."""
+        self._state.enter("fault", time.monotonic())
+        self._observer.forget_plan()
+
+    def arm_rests(self, fault: ActuatorFault) -> ActuatorFault:
+        at_s = next((at_s for at_s, state in reversed(self._state.changes) if state == "fault"), 0.0)
+        record = FaultRecord(
+            error=str(fault),
+            time=datetime.now().astimezone().isoformat(timespec="milliseconds"),
+            control_hz=self._control_hz,
+            joints=[joint.name.removesuffix(".pos") for joint in self._robot.joints],
+            units=[joint.unit for joint in self._robot.joints],
+            states=list(self._state.changes),
+            bus=self._robot.report(),
+            ticks=fault.ticks,
+        )
+        path = ""
+        try:
+            path = str(record.save(self._folder))
+        except OutputError as error:
+            log.warning("%s", error)
+        self.faults.append({"time_s": at_s, "error": str(fault), "file": path})
+        if path:
+            fault = ActuatorFault(f"{fault} (its last ticks: edge-runtime replay-fault {path})", ticks=fault.ticks)
+        log.error("%s", fault)
+        return fault
+
+    def arm_is_sought(self) -> None:
+        self._systemd.alive()
