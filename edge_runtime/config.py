@@ -105,6 +105,22 @@ class SO100FollowerConfig(SOFollowerConfig):
 
 
 @dataclass
+class TlsConfig:
+    """TLS to the policy server, on as soon as there is a `ca`. All files are PEM, read at each connection."""
+
+    ca: Path | None = None  # who signed the server's certificate
+    cert: Path | None = None  # this robot's certificate, where the server wants one
+    key: Path | None = None  # its private key, which the world may not read
+    server_name: str = ""  # in the server's certificate, where that is not the host of server_address
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ConfigError(f"tls.{'cert' if self.cert is None else 'key'}: is missing; cert and key belong together")
+        if self.ca is None and (self.cert is not None or self.server_name):
+            raise ConfigError("tls.ca: is missing; without it there is no TLS")
+
+
+@dataclass
 class StartConfig:
     """`edge-runtime start`: run a policy on a robot until a signal, the last episode or `duration_s`."""
 
@@ -120,7 +136,9 @@ class StartConfig:
     chunk_size_threshold: float | Literal["auto"] = "auto"  # ask when the queue holds at most this part of a chunk
     starve_risk: float = 0.01  # auto: chance that the queue runs dry before a chunk comes
     aggregate_fn_name: str = "weighted_average"  # a name of AGGREGATE, or module:function of your own
+    similarity: Literal["joint", "joint+image"] = "joint"  # what the server compares to skip what adds nothing
     similarity_tolerance: float | None = None  # L2 in joint units; None = 1.0 for degrees, else off; 0 = off
+    image_tolerance: float = 10.0  # joint+image: levels (of 255) in a cell of a picture of 32 x 32
     jpeg_quality: int = 90  # 0 = raw frames
     resize: bool = False  # resize frames here to the shape the policy takes
     rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera
@@ -139,6 +157,8 @@ class StartConfig:
     give_up_after_s: float = 30.0  # without a server; 0 = never
     summary: Path | None = None  # JSON, written at the end
     queue_log: Path | None = None  # CSV of time, episode and queue level, for plots
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    token_file: Path | None = None  # a bearer token for the server; only its owner may read it
     insecure: bool = False  # a server beyond loopback without TLS
     debug: bool = False  # tracebacks, debug log
 
@@ -157,6 +177,8 @@ class StartConfig:
             raise ConfigError(f"starve_risk: {self.starve_risk} is not in 0.0001..0.5")
         if self.similarity_tolerance is not None and not 0 <= self.similarity_tolerance < math.inf:
             raise ConfigError(f"similarity_tolerance: {self.similarity_tolerance} is not a distance (0 = off)")
+        if not 0 < self.image_tolerance <= 255:
+            raise ConfigError(f"image_tolerance: {self.image_tolerance} is not a level in 0..255, above 0")
         if not 0 <= self.jpeg_quality <= 100:
             raise ConfigError(f"jpeg_quality: {self.jpeg_quality} is not in 0..100 (0 = raw)")
         if not 1 <= self.priority <= 99:

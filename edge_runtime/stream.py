@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +12,12 @@ from typing import Any, Protocol
 
 import grpc
 
-from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, ProtocolError, StreamError
+from edge_runtime import refusal
+from edge_runtime.access import Access
+from edge_runtime.errors import AccessError, EdgeRuntimeError, ProtocolError, StreamError
 from edge_runtime.slot import Closed, LatestSlot
 from edge_runtime.timing import StageTimes
-from edge_runtime.wire import codec, policy_pb2, policy_pb2_grpc
+from edge_runtime.wire import codec, envelope, policy_pb2
 from edge_runtime.wire.handshake import differences, successor_differences
 from edge_runtime.wire.messages import (
     Answer,
@@ -32,20 +34,15 @@ from edge_runtime.wire.messages import (
 
 log = logging.getLogger(__name__)
 
+_SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
+ACT = f"/{_SERVICE}/Act"
+DESCRIBE = f"/{_SERVICE}/Describe"
+
 ATTEMPT_S = 1.0  # to connect, and again to be welcomed
 PING_EVERY_S = 1.0
 SILENT_S = 1.0  # no word at all for so long, a ping included, and an answer lost: the link is dead
 BACK_OFF_S = (0.0, 0.1, 0.2, 0.4)  # then the last again
 
-_CHANNEL_OPTIONS = (
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-    ("grpc.use_local_subchannel_pool", 1),  # a fresh channel is a fresh connection, with no old back-off
-    ("grpc.enable_retries", 0),
-)
 _REFUSED = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -67,28 +64,6 @@ class Conversation(Protocol):
     def paced(self, interval_s: float) -> None: ...
 
 
-def open_channel(address: str, *, insecure: bool) -> grpc.Channel:
-    """A channel to HOST:PORT or unix:/path. Beyond loopback only with `insecure`. Raises ConfigError."""
-    if not address.startswith("unix:"):
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigError(f"server_address: {address!r} is not HOST:PORT or unix:/path")
-        if not insecure and not is_loopback(host):
-            raise ConfigError(
-                f"server_address: {address} is beyond loopback and not encrypted; --insecure=true allows it"
-            )
-    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 class PolicyStream:
     """Keeps one stream to the server alive in a thread of its own, from `start` to `stop`.
 
@@ -98,15 +73,13 @@ class PolicyStream:
 
     def __init__(
         self,
-        address: str,
+        access: Access,
         *,
-        insecure: bool = False,
         jpeg_quality: int = 90,
         give_up_after_s: float = 30.0,
         stages: StageTimes | None = None,
     ) -> None:
-        self._address = address
-        self._insecure = insecure
+        self._access = access
         self._jpeg_quality = jpeg_quality
         self._give_up_after_s = give_up_after_s
         self._stages = stages or StageTimes()
@@ -125,12 +98,16 @@ class PolicyStream:
         patience = _Patience(self._give_up_after_s)
         while not cancelled.is_set():
             attempting()
-            with open_channel(self._address, insecure=self._insecure) as channel:
+            reason: EdgeRuntimeError
+            with self._access.open() as channel:
                 try:
-                    answer = _stub(channel).Describe(policy_pb2.DescribeRequest(), timeout=ATTEMPT_S)
-                    return codec.decode_description(answer)
+                    _connect(channel, self._access)
+                    answer = channel.unary_unary(DESCRIBE)(b"", timeout=ATTEMPT_S, metadata=self._access.metadata)
+                    return codec.decode_description(envelope.parse_description(answer))
                 except grpc.RpcError as error:
-                    reason = _translate(error, self._address)
+                    reason = _translate(error, self._access.address)
+                except _Broken as error:
+                    reason = error
             patience.once_more(cancelled, reason)
         return None
 
@@ -157,20 +134,21 @@ class PolicyStream:
 
         Raises ProtocolError or AccessError when refused, StreamError after `give_up_after_s` without a server.
         """
+        address = self._access.address
         patience = _Patience(self._give_up_after_s)
         while not self._stopping.is_set():
             connection = _Connection(self._jpeg_quality, self._stages)
             with self._lock:
                 self._connection = connection
             try:
-                with open_channel(self._address, insecure=self._insecure) as channel:
-                    for message in connection.messages(channel, hello, self._address):
+                with self._access.open() as channel:
+                    for message in connection.messages(channel, hello, self._access):
                         if isinstance(message, Welcome):
                             found = differences(hello, message.policy)
                             if found:
-                                raise ProtocolError(f"{self._address} welcomed another robot: " + "; ".join(found))
+                                raise ProtocolError(f"{address} welcomed another robot: " + "; ".join(found))
                             self.reconnects += bool(hello.digest)
-                            log.info("%s to %s", "reconnected" if hello.digest else "connected", self._address)
+                            log.info("%s to %s", "reconnected" if hello.digest else "connected", address)
                             hello = replace(hello, digest=message.policy.digest)
                             conversation.connected(message.policy)
                         elif isinstance(message, Ping):
@@ -183,7 +161,7 @@ class PolicyStream:
                         else:
                             conversation.answered(message)
                             patience.renew()  # a welcome alone proves nothing: the stream may break again and again
-                reason = _Broken(f"{self._address} closed the stream")
+                reason = _Broken(f"{address} closed the stream")
             except _Broken as error:
                 reason = error
             finally:
@@ -231,29 +209,32 @@ class _Connection:
         self._slot.close()
 
     def pong(self, ping: Ping) -> float:
-        """Seconds since the ping that this one answers."""
+        """Seconds since the ping that this one answers. Raises ProtocolError when none was sent."""
+        if ping.id != self._pings or self._ponged == self._pings:
+            raise ProtocolError(f"the server answered ping {ping.id}, which nobody sent")
         self._ponged = ping.id
         return time.monotonic() - self._pinged_s
 
-    def messages(self, channel: grpc.Channel, hello: Hello, address: str) -> Iterator[ServerMessage]:
+    def messages(self, channel: grpc.Channel, hello: Hello, access: Access) -> Iterator[ServerMessage]:
         """What the server says, Welcome first. Raises _Broken, ProtocolError, AccessError."""
-        try:
-            grpc.channel_ready_future(channel).result(timeout=ATTEMPT_S)
-        except grpc.FutureTimeoutError as error:
-            raise _Broken(f"{address} does not answer") from error
-        self._call = _stub(channel).Act(self._requests(hello))
+        _connect(channel, access)
+        address = access.address
+        act = channel.stream_stream(ACT, request_serializer=policy_pb2.ClientMessage.SerializeToString)
+        self._call = act(self._requests(hello), metadata=access.metadata)
+        most = envelope.FROM_SERVER
         unwelcome = threading.Timer(ATTEMPT_S, self.cancel, ("no welcome from the server",))
         unwelcome.daemon = True
         unwelcome.start()
         try:
-            for wire_message in self._call:
-                message = codec.decode_server_message(wire_message, self.policy)
+            for data in self._call:
+                message = codec.decode_server_message(envelope.parse(policy_pb2.ServerMessage, data, most), self.policy)
                 self._heard_s = time.monotonic()
                 if isinstance(message, Welcome):
                     if self.policy is not None:
                         raise ProtocolError(f"{address} welcomed twice")
                     unwelcome.cancel()
                     self.policy = message.policy
+                    most = envelope.from_server(message.policy)
                 elif isinstance(message, Replaced):
                     self._succeed(message.policy, hello, address)
                 yield message
@@ -290,8 +271,23 @@ class _Connection:
             yield from messages
 
 
-def _stub(channel: grpc.Channel) -> Any:
-    return policy_pb2_grpc.PolicyServiceStub(channel)  # type: ignore[no-untyped-call]  # generated without types
+def _connect(channel: grpc.Channel, access: Access) -> None:
+    """Returns once the connection stands. Raises AccessError where trying again is of no use, else _Broken."""
+    states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
+    heard = states.put
+    channel.subscribe(heard, try_to_connect=True)
+    until_s = time.monotonic() + ATTEMPT_S
+    state = None
+    try:
+        while state not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+            state = states.get(timeout=max(0.0, until_s - time.monotonic()))
+    except queue.Empty:
+        pass
+    finally:
+        channel.unsubscribe(heard)
+    if state is not grpc.ChannelConnectivity.READY:
+        why = refusal.explain(access)
+        raise why if isinstance(why, AccessError) else _Broken(str(why))
 
 
 class _Patience:

@@ -11,8 +11,9 @@ import grpc
 import numpy as np
 import pytest
 
-from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, ProtocolError, StreamError
-from edge_runtime.stream import PolicyStream, open_channel
+from edge_runtime.access import Access
+from edge_runtime.errors import AccessError, EdgeRuntimeError, ProtocolError, StreamError
+from edge_runtime.stream import PolicyStream
 from edge_runtime.wire import codec
 from edge_runtime.wire.messages import Answer, Chunk, Observation, Pace, Policy, Replaced
 from tests.edge.scripted_server import HELLO, JOINTS, POLICY, ScriptedServer
@@ -55,7 +56,7 @@ class Running:
     """A stream in a thread, and how it ended."""
 
     def __init__(self, server: ScriptedServer, **settings: float) -> None:
-        self.stream = PolicyStream(server.address, **settings)  # type: ignore[arg-type]
+        self.stream = PolicyStream(Access(server.address), **settings)  # type: ignore[arg-type]
         self.heard = Recorder()
         self.ended: queue.Queue[EdgeRuntimeError | None] = queue.Queue()
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -207,7 +208,7 @@ def test_a_server_that_accepts_and_stays_silent_is_given_up(server: ScriptedServ
 def test_no_server_at_all_is_given_up_with_the_address() -> None:
     gone = ScriptedServer()
     gone.kill()
-    stream = PolicyStream(gone.address, give_up_after_s=0.5)
+    stream = PolicyStream(Access(gone.address), give_up_after_s=0.5)
     with pytest.raises(StreamError, match=gone.address):
         stream.describe(threading.Event())
 
@@ -217,20 +218,7 @@ def test_describe_ends_when_cancelled() -> None:
     gone.kill()
     cancelled = threading.Event()
     threading.Timer(0.2, cancelled.set).start()
-    assert PolicyStream(gone.address, give_up_after_s=0).describe(cancelled) is None
-
-
-@pytest.mark.parametrize("address", ["example", "127.0.0.1:", "127.0.0.1:99999", ":80", "[::1]:port"])
-def test_a_wrong_address_is_named(address: str) -> None:
-    with pytest.raises(ConfigError, match="server_address"):
-        open_channel(address, insecure=True)
-
-
-def test_beyond_loopback_only_when_said_so() -> None:
-    with pytest.raises(ConfigError, match="insecure"):
-        open_channel("192.0.2.1:8080", insecure=False)
-    open_channel("192.0.2.1:8080", insecure=True).close()
-    open_channel("[::1]:8080", insecure=False).close()
+    assert PolicyStream(Access(gone.address), give_up_after_s=0).describe(cancelled) is None
 
 
 def test_a_stream_that_is_welcomed_and_breaks_each_time_is_given_up(server: ScriptedServer) -> None:

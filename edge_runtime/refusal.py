@@ -1,0 +1,103 @@
+"""Why there is no connection: gRPC says that it failed and little more, so it is tried once more by hand."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from edge_runtime.access import Access
+from edge_runtime.errors import AccessError, StreamError
+
+TRY_S = 0.5  # for each step
+
+# What OpenSSL finds wrong with the server's certificate (x509_vfy.h), as the user can act on it.
+_UNVERIFIED = {
+    9: "its certificate is not valid yet: is the clock right on both machines?",
+    10: "its certificate has expired",
+    18: "its certificate is not signed by {ca} (tls.ca)",
+    19: "its certificate is not signed by {ca} (tls.ca)",
+    20: "its certificate is not signed by {ca} (tls.ca)",
+    62: "its certificate is not for {name}: connect by a name that it holds, or set tls.server_name",
+    64: "its certificate is not for {name}: connect by a name that it holds, or set tls.server_name",
+}
+# What a server says of ours, by words in its alert.
+_ALERTS = {
+    "CERTIFICATE_REQUIRED": "it wants a certificate from this robot (tls.cert, tls.key)",
+    "HANDSHAKE_FAILURE": "it wants a certificate from this robot (tls.cert, tls.key)",  # TLS 1.2
+    "CERTIFICATE_EXPIRED": "the certificate in tls.cert has expired",
+    "UNKNOWN_CA": "it does not know who signed the certificate in tls.cert",
+    "CERTIFICATE": "it does not take the certificate in tls.cert",
+}
+
+
+def explain(access: Access) -> AccessError | StreamError:
+    """Why `access` leads nowhere: AccessError where trying again is of no use, StreamError where it may be.
+
+    Takes at most `TRY_S` for each step: to connect, to shake hands, to hear the first byte.
+    """
+    try:
+        with _connect(access) as plain:
+            refused = None
+            if access.host:
+                refused = _try_without_tls(plain) if access.tls.ca is None else _try_with_tls(plain, access)
+    except PermissionError:
+        return AccessError(f"{access.address} may not be used by this user")
+    except OSError as error:
+        why = str(error.strerror or error).lower()
+        return StreamError(f"{access.address} is not available: {why}")
+    if refused is not None:
+        return AccessError(f"{access.address} refused: {refused}")
+    return StreamError(f"{access.address} does not answer")
+
+
+def _connect(access: Access) -> socket.socket:
+    if access.host:
+        return socket.create_connection((access.host, access.port), TRY_S)
+    plain = socket.socket(socket.AF_UNIX)
+    try:
+        plain.settimeout(TRY_S)
+        plain.connect(access.address.removeprefix("unix:"))
+    except OSError:
+        plain.close()
+        raise
+    return plain
+
+
+def _try_without_tls(plain: socket.socket) -> str | None:
+    """We speak no TLS: does the server? Nothing is checked, and nothing is said."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with context.wrap_socket(plain):
+            return "it speaks TLS, and this robot does not: set tls.ca"
+    except ssl.SSLError:
+        return None
+
+
+def _try_with_tls(plain: socket.socket, access: Access) -> str | None:
+    """What is wrong with the server's certificate, or with ours in its eyes."""
+    try:
+        with _context(access).wrap_socket(plain, server_hostname=access.server_name) as secured:
+            # In TLS 1.3 the server judges our certificate after we are done; what it says first is that, or HTTP/2.
+            secured.recv(1)
+            return None
+    except ssl.SSLCertVerificationError as error:
+        known = _UNVERIFIED.get(error.verify_code, f"its certificate does not hold: {error.verify_message}")
+        return known.format(ca=access.tls.ca, name=access.server_name)
+    except ssl.SSLEOFError:  # closed without a word, as a server with too many connections does
+        return None
+    except ssl.SSLError as error:
+        said = error.reason or ""
+        if "ALERT" in said:
+            return next((sentence for word, sentence in _ALERTS.items() if word in said), f"it said {said}")
+        return "it does not speak TLS, and this robot does (tls.ca)"
+
+
+def _context(access: Access) -> ssl.SSLContext:
+    files = access.files
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    context.load_verify_locations(cadata=(files.ca or b"").decode("ascii", "replace"))
+    if access.tls.cert is not None:
+        context.load_cert_chain(access.tls.cert, access.tls.key, password=lambda: "")
+    return context
