@@ -64,6 +64,7 @@ class Port:
     def set_baud(self, baud: int) -> None:
         """Another rate from the next byte on, in bit/s; BusError when the adapter cannot."""
         try:
+            self._serial.flush()  # what was written goes out at the old rate
             self._serial.baudrate = baud
         except (OSError, ValueError) as error:
             raise BusError(f"{self.path}: cannot speak at {baud} bit/s: {error}", port=self.path) from error
