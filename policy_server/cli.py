@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 WORDS = {
     "start": ("policy_server.cli:start", "serve exported policies to robots"),
+    "make-certs": ("policy_server.certificates:main", "write a private CA, a server's and a robot's certificate"),
+    "models": ("policy_server.models_word:main", "list, load, unload or replace policies of a running server"),
     "service": ("policy_server.cli:service", "install, uninstall or show the systemd service"),
 }
 
@@ -32,7 +35,7 @@ def main() -> int:
 def dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: policy-server WORD [--flag=value …]; policy-server WORD --help\n")
-        print("\n".join(f"  {word:<8} {what}" for word, (_, what) in WORDS.items()))
+        print("\n".join(f"  {word:<11} {what}" for word, (_, what) in WORDS.items()))
         return 0
     word, *rest = argv
     if word not in WORDS:
@@ -48,25 +51,25 @@ def start(argv: list[str]) -> int:
     from policy_server.config import ServerConfig
 
     config = flags.parse(ServerConfig, argv, prog="policy-server start", positional="bundles")
-    if not config.bundles:
-        raise UsageError("bundle: none given: policy-server start BUNDLE [BUNDLE ...]")
+    if not config.bundles and config.model_dir is None:
+        raise UsageError("bundle: none given: policy-server start BUNDLE [BUNDLE ...], or --model_dir=FOLDER")
     logging.basicConfig(
         level=logging.DEBUG if config.debug else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core writes to stderr by itself what we say in one line
     stop: Future[None] = Future()
-    _stop_on_signal(stop)
+    signals = _Signals(stop)
     if config.until_stdin_closes:
         threading.Thread(target=_stop_on_end_of_stdin, args=(stop,), name="stdin", daemon=True).start()
 
     import cv2
 
-    from policy_server import bundle
     from policy_server.server import PolicyServer
 
     cv2.setNumThreads(1)  # frames are decoded on the sessions' threads; a pool under them would only be in the way
-    with PolicyServer(config, [bundle.load(bundle.locate(name)) for name in config.bundles]) as server:
+    with PolicyServer(config, _bundles(config)) as server:
+        signals.hang_up = server.reload
         server.run(stop)
         log.info("stopping")
     return 0
@@ -89,22 +92,28 @@ def _needs(path: Path) -> systemd.Needs:
     return systemd.Needs()
 
 
-def _stop_on_signal(stop: Future[None]) -> None:
-    """The first signal stops the server in good order; the same one again does what it does by default.
+class _Signals:
+    """SIGTERM and SIGINT stop the server in good order, and the same one again does what it does by default.
 
-    A handler runs between two lines of the main thread, maybe inside a lock of `stop`: so it only wakes a thread.
+    SIGHUP calls `hang_up`. A handler runs between two lines of the main thread, maybe inside a lock: so all is done in
+    a thread, which gets the signals' numbers through a pipe.
     """
-    readable, writable = os.pipe()
-    os.set_blocking(writable, False)
-    signal.set_wakeup_fd(writable)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: signal.signal(number, signal.SIG_DFL))
-    threading.Thread(target=_stop_on_data, args=(stop, readable), name="signals", daemon=True).start()
 
+    def __init__(self, stop: Future[None]) -> None:
+        self.hang_up: Callable[[], None] = lambda: log.info("nothing to reload yet")
+        self._stop = stop
+        self._readable, writable = os.pipe()
+        os.set_blocking(writable, False)
+        signal.set_wakeup_fd(writable)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, frame: signal.signal(number, signal.SIG_DFL))
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
+        threading.Thread(target=self._heed, name="signals", daemon=True).start()
 
-def _stop_on_data(stop: Future[None], readable: int) -> None:
-    os.read(readable, 1)
-    _finish(stop)
+    def _heed(self) -> None:
+        while os.read(self._readable, 1)[0] == signal.SIGHUP:
+            self.hang_up()
+        _finish(self._stop)
 
 
 def _stop_on_end_of_stdin(stop: Future[None]) -> None:
