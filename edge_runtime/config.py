@@ -138,7 +138,7 @@ class StartConfig:
     aggregate_fn_name: str = "weighted_average"  # a name of AGGREGATE, or module:function of your own
     similarity: Literal["joint", "joint+image"] = "joint"  # what the server compares to skip what adds nothing
     similarity_tolerance: float | None = None  # L2 in joint units; None = 1.0 for degrees, else off; 0 = off
-    image_tolerance: float = 10.0  # joint+image: levels (of 255) in a cell of a picture of 32 x 32
+    image_tolerance: float = 15.0  # joint+image: levels (of 255) in a cell of a picture of 24 x 24
     jpeg_quality: int = 90  # 0 = raw frames
     resize: bool = False  # resize frames here to the shape the policy takes
     rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera

@@ -81,6 +81,7 @@ def encode_hello(hello: Hello) -> pb.ClientMessage:
             similarity_tolerance=hello.similarity_tolerance,
             robot=hello.robot,
             digest=hello.digest,
+            image_tolerance=hello.image_tolerance,
         )
     )
 
@@ -99,6 +100,7 @@ def decode_hello(message: pb.ClientMessage) -> Hello:
         similarity_tolerance=limits.number("similarity_tolerance", hello.similarity_tolerance),
         robot=limits.text("robot", hello.robot),
         digest=_decode_digest(hello.digest) if hello.digest else b"",
+        image_tolerance=limits.number("image_tolerance", hello.image_tolerance),
         protocol_version=hello.protocol_version,
     )
 

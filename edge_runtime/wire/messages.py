@@ -76,6 +76,7 @@ class Hello:
     similarity_tolerance: float = 0.0
     robot: str = ""
     digest: bytes = b""
+    image_tolerance: float = 0.0
     protocol_version: int = PROTOCOL_VERSION
 
 

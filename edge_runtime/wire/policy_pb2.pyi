@@ -88,7 +88,7 @@ class Policy(_message.Message):
     def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., digest: _Optional[bytes] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., chunk_size: _Optional[int] = ..., fps: _Optional[float] = ..., uses_task: bool = ..., temporal_ensemble_coeff: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "model", "joints", "cameras", "extra_state", "fps", "actions_per_chunk", "similarity_tolerance", "robot", "digest")
+    __slots__ = ("protocol_version", "model", "joints", "cameras", "extra_state", "fps", "actions_per_chunk", "similarity_tolerance", "robot", "digest", "image_tolerance")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     JOINTS_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class Hello(_message.Message):
     SIMILARITY_TOLERANCE_FIELD_NUMBER: _ClassVar[int]
     ROBOT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_TOLERANCE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model: str
     joints: _containers.RepeatedCompositeFieldContainer[Joint]
@@ -109,7 +110,8 @@ class Hello(_message.Message):
     similarity_tolerance: float
     robot: str
     digest: bytes
-    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., fps: _Optional[float] = ..., actions_per_chunk: _Optional[int] = ..., similarity_tolerance: _Optional[float] = ..., robot: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    image_tolerance: float
+    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., fps: _Optional[float] = ..., actions_per_chunk: _Optional[int] = ..., similarity_tolerance: _Optional[float] = ..., robot: _Optional[str] = ..., digest: _Optional[bytes] = ..., image_tolerance: _Optional[float] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("policy",)

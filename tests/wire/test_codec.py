@@ -89,6 +89,7 @@ hellos = st.builds(
     similarity_tolerance=st.floats(0, 1e6),
     robot=st.just("") | names,
     digest=st.just(b"") | digests,
+    image_tolerance=st.floats(0, 255),
     protocol_version=st.integers(0, 2**32 - 1),
 )
 
