@@ -1,0 +1,134 @@
+"""A method: how chunks are asked for and how they are merged. What the bench compares."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from asyncbench.link import FPS
+from edge_runtime import aggregation
+from edge_runtime._realtime import TemporalEnsemble
+from edge_runtime.errors import ConfigError
+from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
+from edge_runtime.timing import LatencyWindow
+from edge_runtime.wire.messages import Floats, Observation
+
+Share = float | Literal["auto"]  # of a chunk
+LEFT_WHEN_AUTO = 0.5  # of a chunk, in mode=sequential: the runtime's rule
+
+
+class Method:
+    """The product with `aggregate_fn_name`. A subclass says what differs; there is a fresh one in every trial.
+
+    `max_speed` is the guard's, in joint units/s; 0 turns it off.
+    """
+
+    aggregate_fn_name = "latest_only"
+    max_speed = 300.0
+
+    def aggregate(self) -> Any:
+        """What ActionRing blends with: (keep, take), an object of `_realtime`, or a function of (old, new) rows."""
+        return aggregation.resolve(self.aggregate_fn_name)
+
+    def rows(self, actions: int, threshold: Share) -> int:
+        """How many rows of a chunk the server sends, of `actions` asked for."""
+        return actions
+
+    def ask_at(self, actions: int, threshold: Share, latency: LatencyWindow) -> Threshold:
+        """The queue's level, in rows, at which the next observation is sent; `latency` is what was measured so far."""
+        if threshold == "auto":
+            return AutoThreshold(latency, FPS, actions, filtered=True)
+        return FixedThreshold(part_of(threshold, actions))
+
+    def see(self, observation: Observation) -> Observation:
+        """What the policy is shown instead of `observation`."""
+        return observation
+
+    def receive(self, actions: Floats, stood: int) -> Floats:
+        """The rows to merge instead of `actions`, at least one; a row of NaN leaves what is planned.
+
+        Row 0 is for the timestep of the observation. `stood`: ticks without a row since then.
+        """
+        return actions
+
+
+class Sequential(Method):
+    """Asks when nothing is left, and waits: the arm stands still for every round trip."""
+
+    def rows(self, actions: int, threshold: Share) -> int:
+        return part_of(1 - (LEFT_WHEN_AUTO if threshold == "auto" else threshold), actions)
+
+    def ask_at(self, actions: int, threshold: Share, latency: LatencyWindow) -> Threshold:
+        return FixedThreshold(0)
+
+
+class WallClock(Method):
+    """Row i is for the time of the observation + i periods, whether or not the arm could move meanwhile.
+
+    So the arm jumps into the middle of the first chunk. It is how the reference figures of the shipped policies were
+    measured, without a speed limit.
+    """
+
+    max_speed = 0.0
+
+    def receive(self, actions: Floats, stood: int) -> Floats:
+        return actions[min(stood, len(actions) - 1) :]
+
+
+class LatestOnly(Method):
+    pass
+
+
+class WeightedAverage(Method):
+    aggregate_fn_name = "weighted_average"
+
+
+class Average(Method):
+    aggregate_fn_name = "average"
+
+
+class Conservative(Method):
+    aggregate_fn_name = "conservative"
+
+
+class LinearBlend(Method):
+    aggregate_fn_name = "linear_blend"
+
+
+class Ensemble(Method):
+    """ACT's temporal ensemble with the coefficient of its paper."""
+
+    def aggregate(self) -> Any:
+        return TemporalEnsemble(0.01)
+
+
+METHODS: Mapping[str, type[Method]] = {
+    "sequential": Sequential,
+    "latest_only": LatestOnly,
+    "weighted_average": WeightedAverage,
+    "average": Average,
+    "conservative": Conservative,
+    "temporal_ensemble": Ensemble,
+    "linear_blend": LinearBlend,
+    "wall_clock": WallClock,
+}
+
+
+def resolve(name: str) -> type[Method]:
+    """The method called `name`: one of METHODS, or `module:Class` of your own. Raises ConfigError."""
+    if name in METHODS:
+        return METHODS[name]
+    module, colon, kind = name.partition(":")
+    if not colon:
+        raise ConfigError(f"methods: {name!r} is none of {', '.join(METHODS)}, nor module:Class")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a class of one's own lies where one stands
+    try:
+        found = getattr(importlib.import_module(module), kind)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"methods: cannot load {name!r}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"methods: {name!r} is not a subclass of asyncbench.method.Method")
+    return found
