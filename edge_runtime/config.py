@@ -45,6 +45,21 @@ class OpenCVCameraConfig(CameraConfig):
             raise ConfigError(f"fourcc: {self.fourcc!r} is not four characters, such as MJPG")
 
 
+@CameraConfig.register_subclass("synthetic")
+@dataclass
+class SyntheticCameraConfig(CameraConfig):
+    """A camera that is not there: a moving picture with the detail and the noise of a real one."""
+
+    width: int = 640
+    height: int = 480
+    fps: int = 30
+
+    def __post_init__(self) -> None:
+        for name in ("width", "height", "fps"):
+            if not 1 <= getattr(self, name) <= 8192:
+                raise ConfigError(f"{name}: {getattr(self, name)} is not in 1..8192")
+
+
 @dataclass
 class RobotConfig(draccus.ChoiceRegistry):
     """A robot: its kind, its cameras and the limits every kind obeys."""
@@ -120,6 +135,14 @@ class TlsConfig:
             raise ConfigError("tls.ca: is missing; without it there is no TLS")
 
 
+@RobotConfig.register_subclass("none")
+@dataclass
+class NoRobotConfig(RobotConfig):
+    """No robot: joints that are wherever they were sent. For the profiler, and to try out a server."""
+
+    joints: dict[str, str] = field(default_factory=dict)  # name -> unit; the profiler takes the policy's
+
+
 @dataclass
 class StartConfig:
     """`edge-runtime start`: run a policy on a robot until a signal, the last episode or `duration_s`."""
@@ -142,7 +165,7 @@ class StartConfig:
     jpeg_quality: int = 90  # 0 = raw frames
     resize: bool = False  # resize frames here to the shape the policy takes
     rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera
-    extra_state: dict[str, str] = field(default_factory=dict)  # environment_state -> URL of a JSON object of numbers
+    extra_state: dict[str, str] = field(default_factory=dict)  # environment_state -> URL of JSON, or constant:1,2,3
     max_frame_age_s: float = 0.5
     max_action_age_s: float | None = None  # from observation to execution; by default that of a chunk and 1 s
     episodes: int = 0  # 0 = one run without resets

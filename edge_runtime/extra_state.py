@@ -1,4 +1,4 @@
-"""Named numbers that are not joints, such as an environment state, read over HTTP as JSON."""
+"""Named numbers that are not joints, such as an environment state: read over HTTP as JSON, or constant."""
 
 from __future__ import annotations
 
@@ -6,13 +6,46 @@ import http.client
 import json
 import math
 import urllib.parse
+from typing import Protocol
 
 import numpy as np
 
 from edge_runtime.errors import ConfigError, DeviceError
 from edge_runtime.wire.messages import Floats
 
+CONSTANT = "constant:"
+
 _MOST_BYTES = 64 * 1024
+
+
+class NamedVector(Protocol):
+    """What an extra state is read from; `name` is the setting's."""
+
+    name: str
+
+    def read(self) -> Floats: ...
+
+
+def make_vector(name: str, source: str) -> NamedVector:
+    """The vector that the setting `extra_state.NAME` describes: an http URL, or `constant:1,2,3`."""
+    return ConstantVector(name, source) if source.startswith(CONSTANT) else HttpVector(name, source)
+
+
+class ConstantVector:
+    """The same numbers each time, for what does not change or is not there."""
+
+    def __init__(self, name: str, source: str) -> None:
+        self.name = name
+        try:
+            self._values = np.array([float(number) for number in source.removeprefix(CONSTANT).split(",")], np.float32)
+        except ValueError as error:
+            raise ConfigError(f"extra_state.{name}: {source!r} is not constant:1,2,3") from error
+        if not np.isfinite(self._values).all():
+            raise ConfigError(f"extra_state.{name}: {source!r} holds a number that is not finite")
+
+    def read(self) -> Floats:
+        """The numbers, (dimension,) float32."""
+        return self._values
 
 
 class HttpVector:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from edge_runtime.config import CameraConfig
 
 CAMERAS = {
+    "synthetic": "edge_runtime.cameras.synthetic:SyntheticCamera",
     "opencv": "edge_runtime.cameras.opencv:OpenCVCamera",
 }
 

@@ -20,6 +20,7 @@ from edge_runtime.wire.messages import Joint
 Vector = npt.NDArray[np.float64]
 
 ROBOTS = {
+    "none": "edge_runtime.robots.none:NoRobot",
     "so100_follower": "edge_runtime.robots.so_follower:SOFollower",
     "so101_follower": "edge_runtime.robots.so_follower:SOFollower",
 }
@@ -69,8 +70,8 @@ class Robot(Protocol):
     def close(self) -> None:
         """Give up the hardware; torque stays as it is. Twice is harmless."""
 
-    def look_at_health(self) -> None:
-        """Log what has changed in how its parts feel; the loop may run."""
+    def watch(self) -> None:
+        """Log what has changed in how its parts answer and feel; at every record, while the loop runs."""
 
     def report(self) -> dict[str, Any]:
         """What its bus counted, for the summary."""
