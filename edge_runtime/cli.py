@@ -21,6 +21,7 @@ WORDS = {
     "doctor": ("edge_runtime.doctor.cli:main", "check machine, arm, cameras and server before torque is on"),
     "setup-motors": ("edge_runtime.bringup.setup_motors:main", "give each servo of a new arm its id"),
     "calibrate": ("edge_runtime.bringup.calibrate:main", "record an arm's ranges, in LeRobot's file and its servos"),
+    "replay-fault": ("edge_runtime.replay:main", "show the seconds before a fault"),
     "service": ("edge_runtime.cli:service", "install, uninstall or show the systemd service"),
     "demo": ("edge_runtime.demo.cli:main", "a virtual arm at work, sequential against asynchronous"),
     "virtual-arm": (

@@ -14,55 +14,60 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from edge_runtime import aggregation, summary
+from edge_runtime import aggregation, fault_record, summary
 from edge_runtime._realtime import ActionRing, ActuatorLoop, Record
 from edge_runtime.access import Access
-from edge_runtime.cameras import Camera, make_camera
+from edge_runtime.arm import Arm
+from edge_runtime.cameras import make_camera
+from edge_runtime.chronicle import Chronicle
 from edge_runtime.config import StartConfig
 from edge_runtime.episodes import Episodes
-from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError, ProtocolError
+from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
 from edge_runtime.extra_state import HttpVector
+from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
 from edge_runtime.notify import Notifier
 from edge_runtime.observer import Look, Observer
 from edge_runtime.robots import Robot, make_robot
 from edge_runtime.state import RuntimeState
 from edge_runtime.stream import PolicyStream
+from edge_runtime.supervisor.client import Supervisor
 from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire import messages
-from edge_runtime.wire.handshake import differences, extra_cameras
 
 log = logging.getLogger(__name__)
 
-SIMILAR_DEGREES = 1.0  # LeRobot's tolerance; it was chosen for degrees
-SEQUENTIAL_THRESHOLD = 0.5  # of the chunk is left when it asks: there is no round trip to cover, so auto has no say
 PRINT_GOALS_EVERY_S = 0.5
+LATE_BY_S = 1.0  # beyond the length of a chunk, an action is not worth executing
 STOPPED_WITHIN_S = 75.0  # the longest park_timeout_s and then limp; as TimeoutStopSec of the service
 
 
-def start(config: StartConfig) -> int:
+def start(config: StartConfig, supervisor: Supervisor | None = None) -> int:
     """`edge-runtime start`: run until a signal, the last episode or the end of the time; 0 when stopped as asked."""
-    Runtime(config).run()
+    Runtime(config, supervisor).run()
     return 0
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """Everything but the loop, which takes the bus over once torque is on."""
+    """All that a run needs, torque still off."""
 
     robot: Robot
-    ring: ActionRing
+    loop: ActuatorLoop
+    arm: Arm
+    chronicle: Chronicle
     observer: Observer
     stream: PolicyStream
     hello: messages.Hello
 
 
 class Runtime:
-    """One run. Nothing is touched before `run`."""
+    """One run. Nothing is touched before `run`; `supervisor` stops the arm when this process cannot."""
 
-    def __init__(self, config: StartConfig) -> None:
+    def __init__(self, config: StartConfig, supervisor: Supervisor | None = None) -> None:
         self._config = config
+        self._supervisor = supervisor
         self._stop = threading.Event()  # the run is over, whatever the reason
         self._hurry = threading.Event()  # a second signal: limp at once
         self._failure: EdgeRuntimeError | None = None
@@ -78,18 +83,17 @@ class Runtime:
 
     def run(self) -> None:
         """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
-        parts = loop = None
+        parts = None
         with self._signals():
             try:
                 with ExitStack() as stack:
                     parts = self._build(stack)
                     if parts is not None:
-                        loop = self._energise(parts, stack)
-                        self._drive(parts, loop, stack)
+                        self._drive(parts, stack)
             except EdgeRuntimeError as error:
                 self._fail(error)
-            if parts is not None and loop is not None:
-                self._report(parts, loop)
+            if parts is not None and parts.loop.counters()["ticks"]:
+                self._report(parts)
         if self._failure is not None:
             raise self._failure
 
@@ -125,15 +129,16 @@ class Runtime:
             raise server.failure()
         if description is None:
             return None
-        policy = _choose(description, config.model)
+        policy = choose(description, config.model)
         views = {config.rename_map.get(name, name): camera for name, camera in cameras.items()}
         used = {vector.name for vector in policy.extra_state}
         for name in sorted(vectors.keys() - used):
             log.warning("%s is not used by policy %s", name, policy.name)
         vectors = {name: vector for name, vector in vectors.items() if name in used}
-        hello = self._introduce(policy, robot, views, vectors)
+        hello = introduce(config, policy, robot, views, vectors)
         rows = hello.actions_per_chunk
-        ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate)
+        max_age_s = config.max_action_age_s or rows / config.fps + LATE_BY_S
+        ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
         latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
         observer = Observer(
             Look(policy, views, vectors, config.resize, config.max_frame_age_s, config.task),
@@ -146,7 +151,27 @@ class Runtime:
             latency=latency,
             rows=rows,
         )
-        return _Parts(robot, ring, observer, stream, hello)
+        loop = self._loop(ring, robot)
+        chronicle = Chronicle(
+            robot,
+            observer,
+            self._state,
+            self._systemd,
+            control_hz=config.fps * config.substeps,
+            folder=config.fault_folder or fault_record.default_folder(),
+        )
+        arm = Arm(
+            robot,
+            loop,
+            config.robot,
+            chronicle,
+            stop=self._stop,
+            hurry=self._hurry,
+            supervisor=self._supervisor,
+            dry_run=config.dry_run,
+            cpus=config.cpu_affinity,
+        )
+        return _Parts(robot, loop, arm, chronicle, observer, stream, hello)
 
     def _threshold(self, latency: LatencyWindow, rows: int, *, filtered: bool) -> Threshold:
         config = self._config
@@ -155,60 +180,6 @@ class Runtime:
         if config.chunk_size_threshold == "auto":
             return AutoThreshold(latency, config.fps, rows, filtered)
         return FixedThreshold(part_of(config.chunk_size_threshold, rows))
-
-    def _introduce(
-        self,
-        policy: messages.Policy,
-        robot: Robot,
-        views: Mapping[str, Camera],
-        vectors: Mapping[str, HttpVector],
-    ) -> messages.Hello:
-        """Who we are, in the policy's names. Raises ProtocolError with every difference in one sentence."""
-        config = self._config
-        wanted = {camera.name: camera for camera in policy.cameras}
-        for name in extra_cameras(views, policy):
-            log.warning("camera %s is not used by policy %s", name, policy.name)
-        rows = config.actions_per_chunk or policy.chunk_size
-        if config.mode == "sequential":
-            left = SEQUENTIAL_THRESHOLD if config.chunk_size_threshold == "auto" else config.chunk_size_threshold
-            rows = part_of(1 - left, min(rows, policy.chunk_size))
-            if rows == 0:
-                raise ConfigError(f"chunk_size_threshold: {left:g} leaves mode=sequential nothing to execute")
-        tolerance = config.similarity_tolerance
-        units = sorted({joint.unit for joint in robot.joints})
-        if tolerance is None:
-            tolerance = SIMILAR_DEGREES if "degrees" in units else 0.0
-        hello = messages.Hello(
-            joints=robot.joints,
-            cameras=tuple(
-                wanted[name] if config.resize and name in wanted else messages.Camera(name, *camera.shape)
-                for name, camera in views.items()
-                if name in wanted
-            ),
-            extra_state=tuple(
-                messages.ExtraState(vector.name, len(vectors[vector.name].read()))
-                for vector in policy.extra_state
-                if vector.name in vectors
-            ),
-            fps=config.fps,
-            model=policy.name,
-            actions_per_chunk=rows,
-            similarity_tolerance=tolerance,
-            robot=config.robot.id or "",
-        )
-        found = differences(hello, policy)
-        if found:
-            raise ProtocolError(f"robot and policy {policy.name} do not fit: " + "; ".join(found))
-        log.info(
-            "policy %s (%s), %d of %d actions per chunk at %g Hz, similar below %s",
-            policy.name,
-            policy.digest.hex()[:12],
-            rows,
-            policy.chunk_size,
-            config.fps,
-            f"{tolerance:g} (L2 over {', '.join(units)})" if tolerance else "nothing (filter off)",
-        )
-        return hello
 
     def _loop(self, ring: ActionRing, robot: Robot) -> ActuatorLoop:
         config = self._config
@@ -232,34 +203,24 @@ class Runtime:
             realtime=config.realtime,
             priority=config.priority,
             names=names,
+            history=math.ceil(fault_record.KEPT_S * config.fps * config.substeps),
+            page=self._supervisor.page.words if self._supervisor else None,
         )
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    def _energise(self, parts: _Parts, stack: ExitStack) -> ActuatorLoop:
-        """Torque on without a movement; from here every way out goes through the stop policy."""
-        if self._config.dry_run:
-            pose = parts.robot.read()
-        else:
-            stack.callback(self._rest, parts.robot)
-            pose = parts.robot.prepare()
-        loop = self._loop(parts.ring, parts.robot)
-        parts.robot.lend()
-        loop.prime(pose)
-        return loop
-
-    def _drive(self, parts: _Parts, loop: ActuatorLoop, stack: ExitStack) -> None:
+    def _drive(self, parts: _Parts, stack: ExitStack) -> None:
         config = self._config
         if self._stop.is_set():
             return
         if config.episodes:
-            loop.pause()
+            parts.loop.pause()
         self._thread(stack, "stream", lambda: parts.stream.run(parts.hello, parts.observer), parts.stream.stop)
-        self._thread(stack, "loop", loop.run, loop.stop)
-        self._thread(stack, "observer", lambda: self._watch(loop, parts.observer), lambda: None)
+        self._thread(stack, "arm", parts.arm.run, parts.loop.stop)
+        self._thread(stack, "observer", lambda: self._watch(parts), lambda: None)
         stack.callback(self._begin_to_stop)
         if config.episodes:
-            self._run_episodes(Episodes(config.reset_url), loop, parts.observer)
+            self._run_episodes(Episodes(config.reset_url), parts.loop, parts.observer)
         else:
             self._stop.wait(config.duration_s or None)
 
@@ -290,16 +251,20 @@ class Runtime:
             )
         self._stop.set()
 
-    def _watch(self, loop: ActuatorLoop, observer: Observer) -> None:
+    def _watch(self, parts: _Parts) -> None:
         """Follow the loop's records: the state, the queue's level, and the next observation."""
+        loop, observer = parts.loop, parts.observer
         seen, print_at_s = 0, 0.0
         while not self._stop.is_set():
             record = loop.wait(seen, 0.5)
             if record is None:
                 continue
+            if seen == 0:
+                log.info("loop: %s", loop.realtime_outcome)
             seen = record.sequence
             self._systemd.alive()
             now_s = time.monotonic()
+            parts.robot.watch()
             if record.paused:
                 self._state.rest(now_s)
             else:
@@ -322,14 +287,6 @@ class Runtime:
         self._stop.set()
         self._systemd.stopping(STOPPED_WITHIN_S)
         self._state.enter("fault" if isinstance(self._failure, DeviceError) else "stopping", time.monotonic())
-
-    def _rest(self, robot: Robot) -> None:
-        """The stop policy; a bus that is gone cannot be told anything, and the first reason stays the reason."""
-        try:
-            robot.stop(self._config.robot.stop_policy, self._hurry)
-        except DeviceError as error:
-            log.error("stop policy: %s", error)
-            self._fail(error)
 
     def _fail(self, error: EdgeRuntimeError) -> None:
         if self._failure is None:
@@ -373,8 +330,8 @@ class Runtime:
 
     # -- reporting --------------------------------------------------------------------------------------------------
 
-    def _report(self, parts: _Parts, loop: ActuatorLoop) -> None:
-        counts = parts.observer.counts
+    def _report(self, parts: _Parts) -> None:
+        counts, loop = parts.observer.counts, parts.loop
         report = {
             "duration_s": time.monotonic() - self._started_s,
             "mode": self._config.mode,
@@ -382,6 +339,7 @@ class Runtime:
             "realtime": loop.realtime_outcome,
             "loop": loop.counters(),
             "lateness_s": loop.lateness().summary().as_dict(),
+            "action_age_s": loop.action_age().summary().as_dict(),
             "observations": {
                 "sent": counts["sent"],
                 "must_go": counts["must_go"],
@@ -395,6 +353,7 @@ class Runtime:
             "stages_s": {stage: s.as_dict() for stage, s in self._stages.summaries().items()},
             "bus": parts.robot.report(),
             "states": self._state.changes,
+            "faults": parts.chronicle.faults,
             "episodes": self._outcomes,
             "error": str(self._failure) if self._failure else None,
         }
@@ -407,20 +366,6 @@ class Runtime:
                     csv.writer(file).writerows([("time_s", "episode", "level"), *self._queue_log])
             except OSError as error:
                 raise OutputError(f"queue_log: cannot write {self._config.queue_log}: {error.strerror}") from error
-
-
-def _choose(description: messages.ServerDescription, model: str) -> messages.Policy:
-    """The server's policy of that name, its first for an empty one. Raises ProtocolError."""
-    if description.protocol_version != messages.PROTOCOL_VERSION:
-        raise ProtocolError(
-            f"protocol version: server {description.server_version} speaks {description.protocol_version}, "
-            f"this robot {messages.PROTOCOL_VERSION}"
-        )
-    for policy in description.policies:
-        if model in ("", policy.name):
-            return policy
-    offered = ", ".join(policy.name for policy in description.policies) or "none"
-    raise ProtocolError(f"model: the server has no {model!r} (it offers {offered})")
 
 
 def _with_prefix(counts: Mapping[str, int], prefix: str) -> dict[str, int]:

@@ -25,7 +25,8 @@ def text(report: Report) -> str:
     late = report["lateness_s"]
     lines = [
         f"ran {report['duration_s']:.1f} s, {loop['ticks']} ticks at {report['control_hz']:g} Hz: "
-        f"{loop['late']} late, {loop['missed']} missed, {loop['starved']} starved",
+        f"{loop['late']} late, {loop['missed']} missed, {loop['starved']} starved"
+        + (f", {loop['too_old']} actions too old" if loop["too_old"] else ""),
         f"lateness p50 {_ms(late['p50'])}, p99 {_ms(late['p99'])}, max {_ms(late['max'])}; {report['realtime']}",
         f"observations {observations['sent']} sent ({observations['must_go']} must go), "
         f"skipped {_pairs(observations['skipped'])}, unsent {_pairs(observations['unsent'])}, "
@@ -41,6 +42,7 @@ def text(report: Report) -> str:
         ]
     lines.append("bus: " + _bus(report["bus"]))
     lines.append("states: " + " -> ".join(f"{state} ({at_s:.1f} s)" for at_s, state in report["states"]))
+    lines += [f"fault at {fault['time_s']:.1f} s: {fault['error']}; {fault['file']}" for fault in report["faults"]]
     for episode in report["episodes"]:
         lines.append(
             f"episode seed {episode['seed']}: {'success' if episode['success'] else 'no success'} "

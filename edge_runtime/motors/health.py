@@ -34,9 +34,9 @@ class Health:
         """What is beyond its warning level, and how far; `best_voltage` is the highest that this supply has shown."""
         found = {}
         if self.temperature >= WARM:
-            found["warm"] = f"{self.temperature} °C warm"
+            found["warm"] = f"is {self.temperature} °C warm"
         if self.voltage < SAG * best_voltage:
-            found["sags"] = f"at {self.voltage:.1f} V, of {best_voltage:.1f}"
+            found["sags"] = f"is at {self.voltage:.1f} V, of {best_voltage:.1f}"
         if self.load >= HEAVY:
-            found["heavy"] = f"under {self.load:.0f} % load"
+            found["heavy"] = f"is under {self.load:.0f} % load"
         return found

@@ -21,11 +21,11 @@ from edge_runtime.motors import calibration as calibrations
 from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.calibration import JOINTS, UNITS, Mode
 from edge_runtime.motors.feetech import error_names
-from edge_runtime.motors.health import Health
 from edge_runtime.motors.port import adapters
 from edge_runtime.motors.stopping import Axis, StopPlan, carry_out
 from edge_runtime.robots import Vector, so_servos
 from edge_runtime.robots.so_servos import GRIPPER, IDS
+from edge_runtime.robots.so_watch import ServoWatch
 from edge_runtime.wire.messages import Joint
 
 _FASTEST = 254  # register Acceleration: LeRobot leaves smoothness to the client
@@ -59,8 +59,7 @@ class SOFollower:
         self._bus = Bus(config.port, names={number: joint for joint, number in IDS.items()}, echo=config.echo)
         self._torque_limits: dict[int, int] = {}  # in use; empty while torque is none of our business
         self._loop_port: Any = None
-        self._best_voltage = 0.0
-        self._complaints: dict[str, frozenset[str]] = {}
+        self._servos: ServoWatch | None = None
 
     def __enter__(self) -> SOFollower:
         self.open()
@@ -74,7 +73,7 @@ class SOFollower:
     def open(self) -> None:
         """Open the port and check that six STS3215 of one firmware answer, calibrated as the file says.
 
-        Torque stays as it is. Raises AccessError, BusError (port, servo missing or of another kind) or ConfigError
+        Torque stays as it is. Raises AccessError, BusError (port; servo missing, hot or of another kind) or ConfigError
         (calibration differs, unless `write_calibration`).
         """
         with ExitStack() as stack:
@@ -82,6 +81,7 @@ class SOFollower:
             stack.callback(self._bus.close)
             so_servos.check_models(self._bus)
             so_servos.check_firmware(self._bus)
+            so_servos.check_temperature(self._bus, self._config.max_temperature)
             if not self._config.write_calibration:
                 so_servos.check_calibration(self._bus, self._calibration, self._file)
             stack.pop_all()
@@ -133,6 +133,7 @@ class SOFollower:
             expects_torque=expects_torque,
             stop_temperature=self._config.max_temperature,
         )
+        self._servos = ServoWatch(self._loop_port)
         return self._loop_port
 
     def lend(self) -> None:
@@ -175,34 +176,22 @@ class SOFollower:
         """Close the port; torque stays as it is. Twice is harmless."""
         self._bus.close()
 
-    def look_at_health(self) -> None:
-        """Log what is beyond its warning level now and was not before, and what is well again."""
-        health = self._health()
-        self._best_voltage = max([self._best_voltage, *(each.voltage for each in health.values())])
-        for joint, each in health.items():
-            complaints = each.complaints(self._best_voltage)
-            before = self._complaints.get(joint, frozenset())
-            if new := complaints.keys() - before:
-                logger.warning("%s is %s", joint, ", ".join(complaints[kind] for kind in sorted(new)))
-            if before and not complaints:
-                logger.info("%s is well again", joint)
-            self._complaints[joint] = frozenset(complaints)
-
-    def _health(self) -> dict[str, Health]:
-        """The last reading of each joint that the loop has asked."""
-        readings = self._loop_port.health if self._loop_port else ()
-        return {joint: Health.of(*each) for joint, each in zip(JOINTS, readings, strict=False) if each}
+    def watch(self) -> None:
+        """Log what has changed in what the loop sees of the servos; while it runs."""
+        if self._servos:
+            self._servos.look()
 
     def report(self) -> dict[str, Any]:
         """Counts since the start, the loop's included: by joint `misses` and `errors`, for the line the rest."""
         bus, loop = self._bus, self._loop_port
+        health = self._servos.health() if self._servos else {}
         joints: dict[str, Any] = {}
         for index, (joint, number) in enumerate(IDS.items()):
             flags = bus.flags.get(number, 0) | (loop.all_errors[index] if loop else 0)
             misses = bus.misses.get(number, 0) + (loop.misses[index] if loop else 0)
             joints[joint] = {"id": number, "misses": misses, "errors": error_names(flags) if flags else ""}
-            if health := self._health().get(joint):
-                joints[joint] |= asdict(health)
+            if joint in health:
+                joints[joint] |= asdict(health[joint])
         return {
             "joints": joints,
             "bad_frames": bus.damaged + (loop.bad_frames if loop else 0),
