@@ -17,10 +17,12 @@ from edge_runtime.access import Access
 from edge_runtime.errors import AccessError, EdgeRuntimeError, ProtocolError, StreamError
 from edge_runtime.slot import Closed, LatestSlot
 from edge_runtime.timing import StageTimes
+from edge_runtime.traffic import Traffic
 from edge_runtime.wire import codec, envelope, policy_pb2
 from edge_runtime.wire.handshake import differences, successor_differences
 from edge_runtime.wire.messages import (
     Answer,
+    Chunk,
     Hello,
     Observation,
     Pace,
@@ -86,6 +88,7 @@ class PolicyStream:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
+        self.traffic = Traffic()
         self.reconnects = 0
 
     def describe(
@@ -137,7 +140,7 @@ class PolicyStream:
         address = self._access.address
         patience = _Patience(self._give_up_after_s)
         while not self._stopping.is_set():
-            connection = _Connection(self._jpeg_quality, self._stages)
+            connection = _Connection(self._jpeg_quality, self._stages, self.traffic)
             with self._lock:
                 self._connection = connection
             try:
@@ -180,9 +183,10 @@ class _Broken(StreamError):
 class _Connection:
     """One stream: what is sent comes from a slot, so that only the newest observation ever waits."""
 
-    def __init__(self, jpeg_quality: int, stages: StageTimes) -> None:
+    def __init__(self, jpeg_quality: int, stages: StageTimes, traffic: Traffic) -> None:
         self._jpeg_quality = jpeg_quality
         self._stages = stages
+        self._traffic = traffic
         self._slot: LatestSlot[Observation] = LatestSlot()
         self._call: Any = None
         self._why_cancelled = ""
@@ -237,6 +241,8 @@ class _Connection:
                     most = envelope.from_server(message.policy)
                 elif isinstance(message, Replaced):
                     self._succeed(message.policy, hello, address)
+                elif isinstance(message, Chunk):
+                    self._traffic.receives(len(data))
                 yield message
         except grpc.RpcError as error:
             raise (
@@ -268,6 +274,7 @@ class _Connection:
             started_s = time.monotonic()
             messages = codec.encode_observation(observation, self._jpeg_quality)
             self._stages.record("encode", time.monotonic() - started_s)
+            self._traffic.sends(messages)
             yield from messages
 
 
