@@ -12,6 +12,7 @@ import pytest
 import scservo_sdk as sdk
 
 from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.calibration import Mode, load
 from edge_runtime.motors.feetech import REGISTERS, Frame, Instruction, encode, frame
 from edge_runtime.virtual_arm.bus import VirtualBus
@@ -305,3 +306,27 @@ def test_units_of_the_virtual_arm_are_lerobots() -> None:
             mode = Mode.PERCENT if entry.id == 6 else Mode.DEGREES
             assert units[index] == pytest.approx(entry.to_units(ticks, mode), abs=1e-9)
         assert to_ticks(units) == pytest.approx([ticks] * 6)
+
+
+# A bench: hands, new servos, other rates.
+
+
+def test_a_hand_turns_a_limp_joint_past_the_encoders_end_and_not_an_energised_one() -> None:
+    with VirtualBus() as arm, Bus(arm.path) as bus:
+        arm.turn({1: 4095, 2: 4096, 3: -1})
+        assert bus.read_all("Present_Position", [1, 2, 3]) == {1: 4095, 2: 0, 3: 4095}
+        arm.inject({"fault": "register", "ids": [2], "name": "Phase", "value": 12 | 16})
+        assert bus.read(2, "Present_Position") == 4096  # with multi-turn feedback
+        bus.establish("Goal_Position", {4: 2048})
+        bus.establish("Torque_Enable", {4: 1})
+        arm.turn({4: 100})
+        assert bus.read(4, "Present_Position") == 2048
+
+
+def test_a_servo_hears_only_its_own_rate_and_answers_to_the_id_in_its_memory() -> None:
+    with VirtualBus() as arm, Bus(arm.path) as bus:
+        arm.inject({"fault": "register", "ids": [6], "name": "ID", "value": 9})
+        arm.inject({"fault": "register", "ids": [6], "name": "Baud_Rate", "value": 3})
+        assert bus.discover() == [1, 2, 3, 4, 5]
+        bus.set_baud(128_000)
+        assert bus.discover() == [9]

@@ -66,7 +66,11 @@ class Port:
         try:
             self._serial.flush()  # what was written goes out at the old rate
             self._serial.baudrate = baud
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, termios.error) as error:
+            watch = select.poll()
+            watch.register(self.fileno(), 0)  # hang-ups alone
+            if watch.poll(0):
+                raise self._hung_up() from error
             raise BusError(f"{self.path}: cannot speak at {baud} bit/s: {error}", port=self.path) from error
 
     def write(self, data: bytes) -> None:
