@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def export_graph(
 
     The first dimension of every input is the batch and stays free, or what `free` says of it, where all that is not
     the batch stays free only if `options.dynamic`. Examples have a batch of 2: torch would take a 1 for a constant.
-    Raises ModelError when torch or ONNX refuse, OutputError when the file cannot be written.
+    Raises ModelError when torch or ONNX refuse, OSError when the file cannot be written.
     """
     shapes = tuple(
         {
@@ -86,7 +87,7 @@ def export_graph(
     strip(model)
     if options.halve:
         store_halves(model)
-    large = model.ByteSize() > MAX_INLINE_BYTES
+    large = sum(4 * math.prod(tensor.dims) for tensor in model.graph.initializer) > MAX_INLINE_BYTES
     onnx.save_model(model, str(path), save_as_external_data=large, location=f"{path.name}.data")
     try:
         onnx.checker.check_model(str(path), full_check=True)
@@ -115,7 +116,7 @@ def store_halves(model: onnx.ModelProto) -> None:
     """Every initializer that float16 leaves unchanged is stored so, and cast back; a runtime folds the Cast at load."""
     casts = []
     for tensor in model.graph.initializer:
-        if tensor.data_type != TensorProto.FLOAT or np.prod(tensor.dims, dtype=np.int64) < MIN_HALVED:
+        if tensor.data_type != TensorProto.FLOAT or math.prod(tensor.dims) < MIN_HALVED:
             continue
         values = numpy_helper.to_array(tensor)
         with np.errstate(over="ignore"):
