@@ -6,15 +6,19 @@ missing or holds something else, AccessError when it may not be read, or when ot
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 from edge_runtime.errors import AccessError, ConfigError
 
 _MOST_BYTES = 1 << 20
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}={0,2}")  # the alphabet is that of RFC 6750
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+_TIME = rb"(?:\x17\x0d(\d{12})|\x18\x0f(\d{14}))Z"  # UTCTime or GeneralizedTime, in DER
 _WORLD = stat.S_IRWXO
 _EVERYBODY_ELSE = stat.S_IRWXG | stat.S_IRWXO
 
@@ -36,6 +40,18 @@ def key(path: Path, setting: str) -> bytes:
 def certificate(path: Path, setting: str) -> bytes:
     """Certificates in PEM, which are no secret."""
     return _pem(path, setting, "CERTIFICATE", 0)
+
+
+def expires(pem: bytes) -> datetime:
+    """When the first certificate in `pem` ends: the second of the two times in its Validity (RFC 5280, 4.1.2.5)."""
+    first = _CERTIFICATE.search(pem)
+    der = base64.b64decode(first.group(1)) if first else b""
+    found = re.search(_TIME + _TIME, der)
+    if found is None:
+        raise ConfigError("certificate: has no end of validity")
+    short, whole = found.group(3, 4)
+    text, pattern = (whole, "%Y%m%d%H%M%S") if whole else (short, "%y%m%d%H%M%S")
+    return datetime.strptime(text.decode(), pattern).replace(tzinfo=UTC)
 
 
 def _pem(path: Path, setting: str, label: str, forbidden: int) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import ssl
+from datetime import UTC, datetime
 
+from edge_runtime import credentials
 from edge_runtime.access import Access
 from edge_runtime.errors import AccessError, StreamError
 
@@ -78,9 +80,7 @@ def _try_with_tls(plain: socket.socket, access: Access) -> str | None:
     """What is wrong with the server's certificate, or with ours in its eyes."""
     try:
         with _context(access).wrap_socket(plain, server_hostname=access.server_name) as secured:
-            # In TLS 1.3 the server judges our certificate after we are done; what it says first is that, or HTTP/2.
-            secured.recv(1)
-            return None
+            return _hear(secured, access)
     except ssl.SSLCertVerificationError as error:
         known = _UNVERIFIED.get(error.verify_code, f"its certificate does not hold: {error.verify_message}")
         return known.format(ca=access.tls.ca, name=access.server_name)
@@ -91,6 +91,20 @@ def _try_with_tls(plain: socket.socket, access: Access) -> str | None:
         if "ALERT" in said:
             return next((sentence for word, sentence in _ALERTS.items() if word in said), f"it said {said}")
         return "it does not speak TLS, and this robot does (tls.ca)"
+
+
+def _hear(secured: ssl.SSLSocket, access: Access) -> str | None:
+    """In TLS 1.3 the server judges our certificate once we are done: next comes HTTP/2, an alert, or the end."""
+    try:
+        if secured.recv(1):
+            return None
+    except (ssl.SSLEOFError, ConnectionResetError):
+        pass
+    if access.files.cert is None:
+        return _ALERTS["CERTIFICATE_REQUIRED"]
+    if credentials.expires(access.files.cert) < datetime.now(UTC):
+        return _ALERTS["CERTIFICATE_EXPIRED"]
+    return _ALERTS["UNKNOWN_CA"]
 
 
 def _context(access: Access) -> ssl.SSLContext:

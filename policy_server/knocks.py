@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_TABLES = {"ipv4": Path("/proc/self/net/tcp"), "ipv6": Path("/proc/self/net/tcp6")}
+_TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 _ESTABLISHED = "01"
 _SETTLED_S = 0.5  # a handshake takes milliseconds, and a call follows it at once
 _LOOK_EVERY_S = 0.02  # at most: reading the table must not become a way to keep us busy
@@ -85,11 +85,11 @@ class Knocks:
         """Each peer that is connected to our port, and the state of its connection; proc(5) describes the file."""
         port = f":{self._port:04X}"
         found = {}
-        for family, path in _TABLES.items():
+        for path in _TABLES:
             for line in _lines(path):
                 _, local, remote, state, *_ = line.split(maxsplit=4)
                 if local.endswith(port) and not remote.endswith(":0000"):  # that would be the listener itself
-                    found[_peer(family, remote)] = state
+                    found[_peer(remote)] = state
         return found
 
 
@@ -99,9 +99,11 @@ def _lines(path: Path) -> Iterator[str]:
         yield from path.read_text().splitlines()[1:]
 
 
-def _peer(family: str, remote: str) -> str:
+def _peer(remote: str) -> str:
     """`0100007F:A1B2` as gRPC writes it, `ipv4:127.0.0.1:41394`: each 32 bits are in the machine's own order."""
     digits, _, port = remote.partition(":")
     words = (int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
     address = ipaddress.ip_address(b"".join(words))
-    return f"{family}:%5B{address}%5D:{int(port, 16)}" if family == "ipv6" else f"{family}:{address}:{int(port, 16)}"
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return f"ipv6:%5B{address}%5D:{int(port, 16)}"
+    return f"ipv4:{getattr(address, 'ipv4_mapped', address)}:{int(port, 16)}"
