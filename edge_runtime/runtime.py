@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 from edge_runtime import aggregation, fault_record, summary
 from edge_runtime._realtime import ActionRing, ActuatorLoop, Record
 from edge_runtime.access import Access
+from edge_runtime.account import Account, Onlooker
 from edge_runtime.arm import Arm
 from edge_runtime.cameras import make_camera
 from edge_runtime.chronicle import Chronicle
 from edge_runtime.config import StartConfig
 from edge_runtime.episodes import Episodes
-from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
-from edge_runtime.extra_state import HttpVector
+from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError
+from edge_runtime.extra_state import make_vector
 from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
 from edge_runtime.notify import Notifier
 from edge_runtime.observer import Look, Observer
+from edge_runtime.queue_log import QueueLog
 from edge_runtime.robots import Robot, make_robot
 from edge_runtime.state import RuntimeState
 from edge_runtime.stream import PolicyStream
@@ -49,6 +49,10 @@ def start(config: StartConfig, supervisor: Supervisor | None = None) -> int:
     return 0
 
 
+def print_summary(account: Account) -> None:
+    print(summary.text(account.report()), flush=True)
+
+
 @dataclass(frozen=True)
 class _Parts:
     """All that a run needs, torque still off."""
@@ -60,12 +64,24 @@ class _Parts:
     observer: Observer
     stream: PolicyStream
     hello: messages.Hello
+    account: Account
 
 
 class Runtime:
-    """One run. Nothing is touched before `run`; `supervisor` stops the arm when this process cannot."""
+    """One run. Nothing is touched before `run`; `supervisor` stops the arm when this process cannot.
 
-    def __init__(self, config: StartConfig, supervisor: Supervisor | None = None) -> None:
+    `onlookers` see every record, `stages` takes the time of each stage, `tell` is called once at the end.
+    """
+
+    def __init__(
+        self,
+        config: StartConfig,
+        supervisor: Supervisor | None = None,
+        *,
+        onlookers: Sequence[Onlooker] = (),
+        stages: StageTimes | None = None,
+        tell: Callable[[Account], None] = print_summary,
+    ) -> None:
         self._config = config
         self._supervisor = supervisor
         self._stop = threading.Event()  # the run is over, whatever the reason
@@ -74,12 +90,12 @@ class Runtime:
         self._started_s = time.monotonic()
         self._systemd = Notifier()
         self._state = RuntimeState(self._started_s, self._systemd.status)
-        self._stages = StageTimes((*STAGES, "round_trip"))
-        self._episode = 0
+        self._tell = tell
+        self._stages = stages or StageTimes((*STAGES, "round_trip"))
         self._starved_before = 0  # starved ticks until the episode's first chunk was there
         self._merges_before: int | None = None  # merges until the episode began; None once its first chunk was seen
-        self._outcomes: list[dict[str, Any]] = []
-        self._queue_log: list[tuple[float, int, int]] = []
+        self._queue_log = QueueLog()
+        self._onlookers = [*onlookers, *([self._queue_log] if config.queue_log is not None else [])]
 
     def run(self) -> None:
         """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
@@ -93,7 +109,7 @@ class Runtime:
             except EdgeRuntimeError as error:
                 self._fail(error)
             if parts is not None and parts.loop.counters()["ticks"]:
-                self._report(parts)
+                self._report(parts.account)
         if self._failure is not None:
             raise self._failure
 
@@ -104,8 +120,8 @@ class Runtime:
         config = self._config
         aggregate = aggregation.resolve(config.aggregate_fn_name)
         vectors = {
-            f"observation.{name.removeprefix('observation.')}": HttpVector(name, url)
-            for name, url in config.extra_state.items()
+            f"observation.{name.removeprefix('observation.')}": make_vector(name, source)
+            for name, source in config.extra_state.items()
         }
         server = None
         if config.bundle is not None:
@@ -171,7 +187,8 @@ class Runtime:
             dry_run=config.dry_run,
             cpus=config.cpu_affinity,
         )
-        return _Parts(robot, loop, arm, chronicle, observer, stream, hello)
+        account = Account(config, robot, loop, observer, stream, chronicle, self._state, self._stages, self._started_s)
+        return _Parts(robot, loop, arm, chronicle, observer, stream, hello, account)
 
     def _threshold(self, latency: LatencyWindow, rows: int, *, filtered: bool) -> Threshold:
         config = self._config
@@ -220,15 +237,15 @@ class Runtime:
         self._thread(stack, "observer", lambda: self._watch(parts), lambda: None)
         stack.callback(self._begin_to_stop)
         if config.episodes:
-            self._run_episodes(Episodes(config.reset_url), parts.loop, parts.observer)
+            self._run_episodes(Episodes(config.reset_url), parts.loop, parts.observer, parts.account)
         else:
             self._stop.wait(config.duration_s or None)
 
-    def _run_episodes(self, judge: Episodes, loop: ActuatorLoop, observer: Observer) -> None:
+    def _run_episodes(self, judge: Episodes, loop: ActuatorLoop, observer: Observer, account: Account) -> None:
         for episode in range(self._config.episodes):
-            self._episode = episode
+            account.episode = episode
             loop.pause()
-            judge.reset(self._config.first_seed + self._episode)
+            judge.reset(self._config.first_seed + episode)
             observer.new_episode()
             starved_before = loop.counters()["starved"]
             self._merges_before = observer.merges
@@ -237,7 +254,7 @@ class Runtime:
             if outcome is None:
                 return
             starved = loop.counters()["starved"]
-            self._outcomes.append(
+            account.episodes.append(
                 {
                     "seed": outcome.seed,
                     "success": outcome.success,
@@ -270,8 +287,8 @@ class Runtime:
             else:
                 self._state.observe(now_s, connected=observer.is_connected, level=record.level)
                 self._note_first_chunk(record, loop)
-                if self._config.queue_log is not None:
-                    self._queue_log.append((record.time_ns / 1e9 - self._started_s, self._episode, record.level))
+                for onlooker in self._onlookers:
+                    onlooker.see(record, parts.account)
                 if self._config.dry_run and now_s >= print_at_s:
                     print_at_s = now_s + PRINT_GOALS_EVERY_S
                     print("goal " + " ".join(f"{value:.1f}" for value in record.goal), flush=True)
@@ -330,43 +347,10 @@ class Runtime:
 
     # -- reporting --------------------------------------------------------------------------------------------------
 
-    def _report(self, parts: _Parts) -> None:
-        counts, loop = parts.observer.counts, parts.loop
-        report = {
-            "duration_s": time.monotonic() - self._started_s,
-            "mode": self._config.mode,
-            "control_hz": self._config.fps * self._config.substeps,
-            "realtime": loop.realtime_outcome,
-            "loop": loop.counters(),
-            "lateness_s": loop.lateness().summary().as_dict(),
-            "action_age_s": loop.action_age().summary().as_dict(),
-            "observations": {
-                "sent": counts["sent"],
-                "must_go": counts["must_go"],
-                "skipped": _with_prefix(counts, "skipped_"),
-                "unsent": _with_prefix(counts, "unsent_"),
-                "lost": counts["lost"],
-                "failures": counts["failures"],
-            },
-            "chunks": {kind: counts[f"chunks_{kind}"] for kind in ("merged", "stale", "foreign")},
-            "reconnects": parts.stream.reconnects,
-            "stages_s": {stage: s.as_dict() for stage, s in self._stages.summaries().items()},
-            "bus": parts.robot.report(),
-            "states": self._state.changes,
-            "faults": parts.chronicle.faults,
-            "episodes": self._outcomes,
-            "error": str(self._failure) if self._failure else None,
-        }
-        print(summary.text(report), flush=True)
+    def _report(self, account: Account) -> None:
+        account.error = str(self._failure) if self._failure else None
+        self._tell(account)
         if self._config.summary is not None:
-            summary.write(report, self._config.summary)
+            summary.write(account.report(), self._config.summary)
         if self._config.queue_log is not None:
-            try:
-                with self._config.queue_log.open("w", newline="") as file:
-                    csv.writer(file).writerows([("time_s", "episode", "level"), *self._queue_log])
-            except OSError as error:
-                raise OutputError(f"queue_log: cannot write {self._config.queue_log}: {error.strerror}") from error
-
-
-def _with_prefix(counts: Mapping[str, int], prefix: str) -> dict[str, int]:
-    return {name.removeprefix(prefix): n for name, n in counts.items() if name.startswith(prefix) and n}
+            self._queue_log.write(self._config.queue_log)
