@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 STAGES = (
@@ -101,6 +101,21 @@ class Histogram:
         with self._lock:
             return list(self._counts)
 
+    @property
+    def sum_s(self) -> float:
+        return self._sum_ns / 1e9
+
+    def cumulative(self, bounds_s: Sequence[float]) -> list[int]:
+        """How many samples do not exceed each of the ascending `bounds_s`, to the width of a bucket."""
+        counts = self.counts
+        found, below, index = [], 0, 0
+        for bound_s in bounds_s:
+            end = bucket(int(bound_s * 1e9)) + 1
+            below += sum(counts[index:end])
+            found.append(below)
+            index = max(index, end)
+        return found
+
     def percentile(self, fraction: float) -> float:
         """The duration in seconds that `fraction` (0..1) of the samples do not exceed; 0 without samples."""
         with self._lock:
@@ -132,6 +147,10 @@ class StageTimes:
 
     def record(self, stage: str, seconds: float) -> None:
         self._histograms[stage].record(seconds)
+
+    @property
+    def histograms(self) -> Mapping[str, Histogram]:
+        return self._histograms
 
     def summaries(self) -> dict[str, Summary]:
         """Stage -> summary, in the order of the data's way, only what was recorded."""

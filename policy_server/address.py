@@ -75,14 +75,7 @@ class Address:
                 raise OutputError(f"listen: {self}: {os.strerror(error.errno or errno.EINVAL).lower()}") from error
 
     def _bind_path(self, server: grpc.Server, path: Path) -> None:
-        # gRPC removes whatever lies at the path, a living server's socket included.
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(str(path))
-                raise OutputError(f"listen: {self}: address already in use")
-            except OSError:
-                if path.exists() and not path.is_socket():
-                    raise OutputError(f"listen: {self}: is there and is not a socket") from None
+        refuse_taken(path, f"listen: {self}")  # gRPC removes whatever lies there, a living server's socket included
         mask = os.umask(0o177)  # mode 0600 from the start, not after a moment
         try:
             server.add_insecure_port(str(self))
@@ -90,6 +83,18 @@ class Address:
             raise OutputError(f"listen: {self}: cannot be created") from error
         finally:
             os.umask(mask)
+
+
+def refuse_taken(path: Path, what: str) -> None:
+    """Raises OutputError when somebody listens at `path`, or what lies there is not a socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            if path.exists() and not path.is_socket():
+                raise OutputError(f"{what}: is there and is not a socket") from None
+            return
+    raise OutputError(f"{what}: address already in use")
 
 
 def _share(path: Path, group: str) -> None:

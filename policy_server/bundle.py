@@ -70,6 +70,14 @@ def locate(name: str) -> Path:
     raise UsageError(f"bundle: {name} is neither a folder nor a shipped bundle ({hint})")
 
 
+def inside(folder: Path) -> list[Path]:
+    """The bundles in `folder`, by name: every folder with a manifest. Raises UsageError when there is none."""
+    found = sorted(manifest.parent for manifest in folder.glob(f"*/{MANIFEST}"))
+    if not found:
+        raise UsageError(f"model_dir: {folder} has no folder with a {MANIFEST}")
+    return found
+
+
 def load(path: Path) -> Bundle:
     """Read and check the bundle in `path`: every field of its manifest, size and sha256 of every file.
 

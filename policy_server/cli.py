@@ -13,9 +13,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_runtime import flags, systemd
 from edge_runtime.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from policy_server.bundle import Bundle
+    from policy_server.config import ServerConfig
 
 log = logging.getLogger(__name__)
 
@@ -81,15 +86,23 @@ def service(argv: list[str]) -> int:
 
 def _needs(path: Path) -> systemd.Needs:
     """Raises ConfigError for a configuration in `path` that could not start."""
-    from policy_server import bundle
     from policy_server.config import ServerConfig
 
     config = flags.parse(ServerConfig, [f"--config_path={path}"], prog="policy-server start")
-    if not config.bundles:
+    if not config.bundles and config.model_dir is None:
         raise ConfigError(f"bundles: {path} names none")
-    for name in config.bundles:
-        bundle.load(bundle.locate(name))
+    _bundles(config)
     return systemd.Needs()
+
+
+def _bundles(config: ServerConfig) -> list[Bundle]:
+    """All that is to be offered, checked. Raises UsageError, ModelError."""
+    from policy_server import bundle
+
+    paths = [bundle.locate(name) for name in config.bundles]
+    if config.model_dir is not None:
+        paths += bundle.inside(config.model_dir)
+    return [bundle.load(path) for path in paths]
 
 
 class _Signals:

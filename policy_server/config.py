@@ -62,6 +62,9 @@ class ServerConfig:
     """`policy-server start BUNDLE [BUNDLE ...]`: serve policies to robots until a signal."""
 
     bundles: list[str] = field(default_factory=list)  # folders, or names of shipped bundles; the first is the default
+    model_dir: Path | None = None  # every bundle in it, by name, after those above
+    admin_socket: Path | None = None  # for `policy-server models`, mode 0600
+    metrics_port: int | None = None  # Prometheus on 127.0.0.1; 0 = any free port, which the log names
     listen: str = "127.0.0.1:8080"  # HOST:PORT, or unix:/path with mode 0600
     socket_group: str = ""  # whose members may use the Unix socket too, mode 0660
     tls: TlsConfig = field(default_factory=TlsConfig)
@@ -86,6 +89,8 @@ class ServerConfig:
             raise ConfigError(
                 f"limits.connections: {self.limits.connections} is less than max_sessions {self.max_sessions}"
             )
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
+            raise ConfigError(f"metrics_port: {self.metrics_port} is not in 0..65535")
         for name, low, high in (("threads", 0, 1024), ("max_sessions", 1, 1024), ("max_batch", 1, 1024)):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name}: {getattr(self, name)} is not in {low}..{high}")

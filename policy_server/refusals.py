@@ -19,6 +19,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.count = 0
         self._said_s: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def __call__(self, peer: str, reason: str) -> None:
@@ -26,6 +27,7 @@ class Refusals:
         what = (peer.rpartition(":")[0], reason)  # its next try comes from another port
         now_s = time.monotonic()
         with self._lock:
+            self.count += 1
             if now_s - self._said_s.get(what, -_AGAIN_AFTER_S) < _AGAIN_AFTER_S:
                 return
             self._said_s[what] = now_s

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from importlib import metadata
 from types import TracebackType
@@ -17,6 +18,7 @@ from edge_runtime.errors import ConfigError
 from edge_runtime.notify import Notifier
 from policy_server.access import Access
 from policy_server.address import Address
+from policy_server.admin import Admin
 from policy_server.admission import Admission
 from policy_server.bundle import Bundle
 from policy_server.config import LimitsConfig, ServerConfig
@@ -24,6 +26,7 @@ from policy_server.deadlines import Deadlines
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime, check
 from policy_server.health import Health
+from policy_server.metrics import Metrics
 from policy_server.model import Model
 from policy_server.models import PROGRESS_S, Models
 from policy_server.refusals import Refusals
@@ -46,6 +49,7 @@ class PolicyServer:
         self._listen = Address.parse(config.listen)
         self._group = config.socket_group
         self._access = Access(config, self._listen, refused)
+        version = metadata.version("edge-runtime")
         runtime = Runtime(config.providers, config.threads)
         check(runtime)  # before a port is taken
 
@@ -71,8 +75,14 @@ class PolicyServer:
             limits=config.limits,
             deadlines=self._deadlines,
             refused=refused,
-            version=metadata.version("edge-runtime"),
+            version=version,
         )
+        self._doors: list[AbstractContextManager[object]] = []
+        if config.admin_socket is not None:
+            self._doors.append(Admin(config.admin_socket, self._models))
+        if config.metrics_port is not None:
+            self._doors.append(Metrics(config.metrics_port, self._models, refused, version))
+        self._open = ExitStack()
         self._health = Health({SERVICE}, HEALTH_PLACES, config.limits.handshake_s, self._deadlines)
         workers = config.max_sessions + HEALTH_PLACES + SPARE_WORKERS
         self._grpc = grpc.server(
@@ -86,7 +96,11 @@ class PolicyServer:
 
     def __enter__(self) -> PolicyServer:
         """Listen, and begin to load. Raises OutputError when the address cannot be had."""
-        bound = self._listen.bind(self._grpc, self._access.credentials, self._group)
+        with ExitStack() as opening:
+            for door in self._doors:
+                opening.enter_context(door)
+            bound = self._listen.bind(self._grpc, self._access.credentials, self._group)
+            self._open = opening.pop_all()
         self.address = str(bound)
         if self._access.lacks:
             lacks = " and ".join(self._access.lacks)
@@ -131,6 +145,7 @@ class PolicyServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._health.set(False)
+        self._open.close()
         self._service.stop()
         self._grpc.stop(STOP_S).wait()
         self._models.stop()

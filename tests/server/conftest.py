@@ -26,13 +26,17 @@ from .robots import watch_health
 
 
 class HeldEngine:
-    """A real engine behind a gate. `sizes` yields the size of each batch as it enters; `spoil` may raise on it."""
+    """A real engine behind a gate. `sizes` yields the size of each batch as it enters; `spoil` may raise on it.
+
+    `warmed` is set once it is warm.
+    """
 
     def __init__(self, engine: Engine, may_warm_up: threading.Event) -> None:
         self._engine = engine
         self._may_warm_up = may_warm_up
         self.gate = threading.Event()
         self.gate.set()
+        self.warmed = threading.Event()
         self.sizes: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.spoil: Callable[[Mapping[str, Any]], None] = lambda batch: None
 
@@ -49,14 +53,19 @@ class HeldEngine:
     def warm_up(self, batch_sizes: Sequence[int], progress: Callable[[str], None]) -> None:
         assert self._may_warm_up.wait(20)
         self._engine.warm_up(batch_sizes, progress)
+        self.warmed.set()
 
 
 class Engines(dict[str, HeldEngine]):
-    """By policy name, once opened; `opened` names every load, `may_warm_up` cleared holds the warm-ups."""
+    """By policy name, once opened; `opened` names every load, `loads` yields them as they come.
+
+    `may_warm_up` cleared holds the warm-ups.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.opened: list[str] = []
+        self.loads: queue.SimpleQueue[HeldEngine] = queue.SimpleQueue()
         self.may_warm_up = threading.Event()
         self.may_warm_up.set()
 
@@ -64,6 +73,7 @@ class Engines(dict[str, HeldEngine]):
         engine = HeldEngine(open_engine(bundle, runtime), self.may_warm_up)
         self[bundle.policy.name] = engine
         self.opened.append(bundle.policy.name)
+        self.loads.put(engine)
         return engine
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edge_runtime.wire.messages import Chunk
+from edge_runtime.wire.messages import Chunk, Replaced
 from policy_server import bundle
 
 from .bundles import write_bundle
@@ -128,6 +128,40 @@ def test_a_wrong_command_line_is_refused(tiny: Path, flags: list[str], code: int
     got, line = refused(tiny, "--listen=127.0.0.1:0", *flags)
     assert got == code
     assert said in line
+
+
+def test_a_folder_of_bundles_is_offered_by_name_after_those_that_were_named(tiny: Path, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        write_bundle(tmp_path / name, name=name)
+    (tmp_path / "notes.txt").write_text("no bundle")
+    with started(tiny, "--listen=127.0.0.1:0", f"--model_dir={tmp_path}") as process:
+        assert process.stderr is not None
+        assert any("serving [tiny, a, b] on " in line for line in process.stderr)
+    code, line = refused(f"--model_dir={tmp_path / 'a'}")
+    assert code == 64
+    assert "model_dir: " in line
+    assert "has no folder with a manifest.json" in line
+
+
+def test_models_of_a_running_server_are_told_from_another_process(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    new = write_bundle(tmp_path / "new", bias=7.0)
+    with started(tiny, "--listen=127.0.0.1:0", f"--admin_socket={path}") as process:
+        policy = bundle.load(tiny).policy
+        with Robot(address_of(process), hello_to(policy)) as robot:
+            robot.welcomed()
+            told = subprocess.run(
+                [sys.executable, "-m", "policy_server", "models", "replace", "new", f"--admin_socket={path}"],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                cwd=tmp_path,
+            )
+            assert (told.returncode, told.stderr) == (0, "")
+            assert robot.receive() == Replaced(bundle.load(new).policy)
+        process.terminate()
+        assert process.wait(TIMEOUT_S) == 0
+    assert not path.exists()
 
 
 def test_two_bundles_of_one_name_are_refused(tiny: Path) -> None:
