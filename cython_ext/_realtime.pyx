@@ -496,7 +496,7 @@ cdef class ActionRing:
         cdef int64_t timestep = self._timesteps[self._last, old], before = self._seen[self._last, old]
         cdef const float *pair
         cdef float *out
-        if not finite(new, self.joints):
+        if not finite(new, self.joints) or before - seen > self._max_age_ns:
             self._put(row, timestep, depth, before, planned)
         elif not finite(planned, self.joints) or seen - before > self._max_age_ns:
             self._put(row, timestep, 1, seen, new)
@@ -1921,47 +1921,44 @@ def bucket(int64_t ns):
 def race(ActionRing ring not None, int64_t rows):
     """Execute `rows` rows without the GIL, as fast as they come; each must hold nothing but its timestep modulo 4096.
 
-    Returns (picks, torn, back): how often a plan in hand was not whole, or did not go on from what was executed.
-    While other threads merge such rows, both must stay 0.
+    Returns (picks, torn, back): how often a row or a plan in hand was not whole, and how often a timestep was not
+    beyond the last. While other threads merge such rows, both must stay 0.
     """
     cdef float[MAX_JOINTS] row
-    cdef int64_t picks = 0, executed = 0, torn = 0, back = 0, before = -1
+    cdef int64_t picks = 0, executed = 0, torn = 0, back = 0, before = -1, timestep
     with nogil:
         while executed < rows:
             picks += 1
             ring.arrive(now_ns())
-            torn += not is_whole(ring)
             if picks % 64 == 0:
                 torn += not is_left_alone(ring)
+            timestep = load(&ring._cursor)
             if ring.take(row) != PICKED:
                 sched_yield()
                 continue
             executed += 1
-            back += load(&ring._cursor) <= before
-            before = load(&ring._cursor)
+            torn += not holds(row, ring.joints, timestep)
+            back += timestep <= before
+            before = timestep
     return picks, torn, back
 
 
-cdef bint is_whole(ActionRing ring) noexcept nogil:
-    """Whether the reader's plan rises from the cursor on, and every row holds its timestep; a blend rounds."""
-    cdef int place = ring._places.front, joint
-    cdef Py_ssize_t i
-    cdef int64_t timestep, least = load(&ring._cursor)
-    for i in range(ring._next, ring._plans[place].rows):
-        timestep = ring._timesteps[place, i]
-        if timestep < least:
-            return False
-        least = timestep + 1
-        for joint in range(ring.joints):
-            if abs(ring._rows[place, i, joint] - timestep % 4096) > 0.5:
-                return False
-    return True
-
-
 cdef bint is_left_alone(ActionRing ring) noexcept nogil:
-    """Whether the reader's plan stays what it is while three more are published."""
-    cdef Plan *plan = &ring._plans[ring._places.front]
-    cdef int64_t merges = plan.merges, until = load(&ring._merges) + 3
+    """Whether the reader's plan stays what it is, and whole, while three more are published."""
+    cdef int place = ring._places.front
+    cdef int64_t merges = ring._plans[place].merges, until = load(&ring._merges) + 3
+    cdef Py_ssize_t i
     while load(&ring._merges) < until:
         sched_yield()
-    return plan.merges == merges and is_whole(ring)
+    for i in range(ring._next, ring._plans[place].rows):
+        if not holds(&ring._rows[place, i, 0], ring.joints, ring._timesteps[place, i]):
+            return False
+    return ring._plans[place].merges == merges
+
+
+cdef bint holds(const float *row, int joints, int64_t timestep) noexcept nogil:
+    cdef int joint
+    for joint in range(joints):
+        if abs(row[joint] - timestep % 4096) > 0.5:  # a blend rounds
+            return False
+    return True
