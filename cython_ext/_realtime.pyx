@@ -1930,7 +1930,7 @@ def race(ActionRing ring not None, int64_t rows):
         while executed < rows:
             picks += 1
             ring.arrive(now_ns())
-            if picks % 64 == 0:
+            if picks % 1024 == 0:
                 torn += not is_left_alone(ring)
             timestep = load(&ring._cursor)
             if ring.take(row) != PICKED:
