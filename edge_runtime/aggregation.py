@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_runtime._realtime import AGGREGATE, LinearBlend
+from edge_runtime._realtime import AGGREGATE, LinearBlend, TemporalEnsemble
 from edge_runtime.errors import ConfigError
 
 # Long enough that no seam is a motion's largest step, short enough to follow what was last seen: docs/asyncbench.md.
@@ -16,8 +16,28 @@ BLEND_ROWS = 6
 NAMES: Mapping[str, Any] = {**AGGREGATE, "linear_blend": LinearBlend(BLEND_ROWS)}
 
 
+DEFAULT = "weighted_average"
+ENSEMBLE = "temporal_ensemble"
+ENSEMBLE_COEFF = 0.01  # of the ACT paper (arXiv 2304.13705, section IV), for a policy that names none
+NAMES: Mapping[str, Any] = {
+    **AGGREGATE,
+    "linear_blend": LinearBlend(BLEND_ROWS),
+    ENSEMBLE: TemporalEnsemble(ENSEMBLE_COEFF),
+}
+
+
+def for_policy(name: str | None, coeff: float) -> Any:
+    """What the ring takes for a policy with this `temporal_ensemble_coeff` (0 = none).
+
+    Without a name, a policy that was made to be ensembled is ensembled; any other takes DEFAULT.
+    """
+    if name == ENSEMBLE or (name is None and coeff):
+        return TemporalEnsemble(coeff or ENSEMBLE_COEFF)
+    return resolve(name or DEFAULT)
+
+
 def resolve(name: str) -> Any:
-    """`aggregate_fn_name` as the ring takes it: (keep, take), LinearBlend, or a function (old, new) -> blended rows.
+    """`aggregate_fn_name` as the ring takes it: (keep, take), a blend over time, or a function (old, new) -> rows.
 
     Raises ConfigError for a name that is neither in NAMES nor an importable `module:function`.
     """

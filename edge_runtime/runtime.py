@@ -118,7 +118,7 @@ class Runtime:
     def _build(self, stack: ExitStack) -> _Parts | None:
         """Open the devices, meet the server, compare; no torque yet. None when stopped in the meantime."""
         config = self._config
-        aggregate = aggregation.resolve(config.aggregate_fn_name)
+        aggregation.for_policy(config.aggregate_fn_name, 0.0)  # a wrong name is told before anything is opened
         vectors = {
             f"observation.{name.removeprefix('observation.')}": make_vector(name, source)
             for name, source in config.extra_state.items()
@@ -153,6 +153,7 @@ class Runtime:
         vectors = {name: vector for name, vector in vectors.items() if name in used}
         hello = introduce(config, policy, robot, views, vectors)
         rows = hello.actions_per_chunk
+        aggregate = aggregation.for_policy(config.aggregate_fn_name, policy.temporal_ensemble_coeff)
         max_age_s = config.max_action_age_s or rows / config.fps + LATE_BY_S
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
         latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)

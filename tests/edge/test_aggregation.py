@@ -1,0 +1,71 @@
+"""How chunks blend: LeRobot's numbers by name, a user's function, and the ACT paper's ensemble where it was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_runtime import aggregation
+from edge_runtime._realtime import ActionRing, TemporalEnsemble
+from edge_runtime.errors import ConfigError
+
+OLD, NEW = np.full((4, 2), 10.0, np.float32), np.full((4, 2), 20.0, np.float32)
+
+
+def blended(aggregate: object) -> float:
+    """The first row after a chunk of 20 came over a plan of 10."""
+    ring = ActionRing(8, 2, aggregate)  # type: ignore[arg-type]
+    ring.open_session(1, clear=True, cursor=0)
+    ring.merge(0, OLD, 1)
+    ring.merge(0, NEW, 1)
+    row = np.zeros(2, np.float32)
+    ring.pick(row)
+    return float(row[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("weighted_average", 17.0), ("latest_only", 20.0), ("average", 15.0), ("conservative", 13.0), (None, 17.0)],
+)
+def test_lerobots_names_are_lerobots_numbers(name: str | None, value: float) -> None:
+    assert blended(aggregation.for_policy(name, 0.0)) == pytest.approx(value)
+
+
+def test_a_policy_made_to_be_ensembled_is_ensembled_unless_told_otherwise() -> None:
+    ensemble = aggregation.for_policy(None, 0.5)
+    assert isinstance(ensemble, TemporalEnsemble)
+    assert ensemble.coeff == 0.5
+    weight = np.exp(-0.5)  # w_i = exp(-m i), the oldest first: section IV of the paper
+    assert blended(ensemble) == pytest.approx((10 + 20 * weight) / (1 + weight))
+    assert aggregation.for_policy("latest_only", 0.5) == (0.0, 1.0)
+    assert aggregation.for_policy("temporal_ensemble", 0.0).coeff == aggregation.ENSEMBLE_COEFF
+
+
+def test_the_ensemble_of_whole_trajectories_is_the_papers_formula() -> None:
+    coeff, rows, random = 0.1, 6, np.random.default_rng(0)
+    ring = ActionRing(2 * rows, 2, TemporalEnsemble(coeff))
+    ring.open_session(1, clear=True, cursor=0)
+    chunks: list[np.ndarray] = []
+    row = np.zeros(2, np.float32)
+    for timestep in range(40):
+        chunks.append(random.normal(size=(rows, 2)).astype(np.float32))
+        ring.merge(timestep, chunks[-1], 1)
+        ring.pick(row)
+        first = max(0, timestep - rows + 1)
+        about_now = np.array([chunks[start][timestep - start] for start in range(first, timestep + 1)])
+        weights = np.exp(-coeff * np.arange(len(about_now)))
+        np.testing.assert_allclose(row, weights @ about_now / weights.sum(), atol=1e-5)
+
+
+def test_a_function_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("def larger(old, new):\n    return old.clip(new)\n")
+    monkeypatch.chdir(tmp_path)
+    assert blended(aggregation.resolve("mine:larger")) == 20.0
+
+
+@pytest.mark.parametrize("name", ["weighted_avrage", "no_such_module:f", "math:no_such_function", "math:pi"])
+def test_what_is_no_function_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match="aggregate_fn_name"):
+        aggregation.for_policy(name, 0.0)
