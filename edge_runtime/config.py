@@ -152,6 +152,7 @@ class StartConfig:
     bundle: Path | None = None  # one machine: start a server of our own for this bundle
     model: str = ""  # which of the server's policies; empty = its first
     task: str = ""
+    task_file: Path | None = None  # its first line is the task, and may change while the robot works
     fps: float = 30.0
     control_hz: float | None = None  # k * fps, k whole; by default fps
     mode: Mode = "async"

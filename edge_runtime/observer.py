@@ -27,6 +27,7 @@ import numpy as np
 from edge_runtime._realtime import ActionRing, Record
 from edge_runtime.errors import DeviceError, ProtocolError, StreamError
 from edge_runtime.threshold import Threshold
+from edge_runtime.task import Task
 from edge_runtime.timing import SERVER_STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire.messages import Answer, Chunk, Failure, Floats, Frame, Observation, Pixels, Policy, Skipped
 
@@ -64,7 +65,7 @@ class Look:
     vectors: Mapping[str, Vector]
     resize: bool
     max_frame_age_s: float
-    task: str
+    task: Task
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,10 @@ class _Sent:
 
 
 class Observer:
-    """One robot's half of the conversation. `send` hands an observation to the stream; False = no stream."""
+    """One robot's half of the conversation. `send` hands an observation to the stream; False = no stream.
+
+    `idle_gap_s` is a rest that the profiler asks for, between a chunk and the next observation.
+    """
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class Observer:
         threshold: Threshold,
         latency: LatencyWindow,
         rows: int,
+        idle_gap_s: float = 0.0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._look = look
@@ -99,6 +104,7 @@ class Observer:
         self._fps = fps
         self._threshold = threshold
         self._rows = rows
+        self._idle_gap_ns = int(idle_gap_s * 1e9)
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
         self._connected = False
@@ -278,7 +284,7 @@ class Observer:
             state=np.asarray(record.positions, np.float32),
             extra_state=extra,
             frames=frames,
-            task=self._look.task,
+            task=self._look.task.text(),
             runs_dry_in_s=record.level / self._fps,
         )
 
@@ -318,6 +324,8 @@ class Observer:
         taken = self._ring.merge(chunk.first_timestep, chunk.actions, chunk.session, sent.seen_ns)
         merged_ns = self._clock_ns()
         self._failures = 0
+        if self._idle_gap_ns:
+            self._not_before_ns = merged_ns + self._idle_gap_ns
         if chunk.session != self._session:
             self.counts["chunks_foreign"] += 1
             return

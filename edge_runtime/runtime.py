@@ -32,6 +32,7 @@ from edge_runtime.robots import Robot, make_robot
 from edge_runtime.state import RuntimeState
 from edge_runtime.stream import PolicyStream
 from edge_runtime.supervisor.client import Supervisor
+from edge_runtime.task import Task
 from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire import messages
@@ -70,7 +71,8 @@ class _Parts:
 class Runtime:
     """One run. Nothing is touched before `run`; `supervisor` stops the arm when this process cannot.
 
-    `onlookers` see every record, `stages` takes the time of each stage, `tell` is called once at the end.
+    `onlookers` see every record, `stages` takes the time of each stage, `tell` is called once at the end, and
+    `idle_gap_s` is the observer's.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Runtime:
         onlookers: Sequence[Onlooker] = (),
         stages: StageTimes | None = None,
         tell: Callable[[Account], None] = print_summary,
+        idle_gap_s: float = 0.0,
     ) -> None:
         self._config = config
         self._supervisor = supervisor
@@ -91,6 +94,7 @@ class Runtime:
         self._systemd = Notifier()
         self._state = RuntimeState(self._started_s, self._systemd.status)
         self._tell = tell
+        self._idle_gap_s = idle_gap_s
         self._stages = stages or StageTimes((*STAGES, "round_trip"))
         self._starved_before = 0  # starved ticks until the episode's first chunk was there
         self._merges_before: int | None = None  # merges until the episode began; None once its first chunk was seen
@@ -112,6 +116,10 @@ class Runtime:
                 self._report(parts.account)
         if self._failure is not None:
             raise self._failure
+
+    def stop(self) -> None:
+        """End as at a signal; from any thread, twice is harmless."""
+        self._stop.set()
 
     # -- building ---------------------------------------------------------------------------------------------------
 
@@ -158,7 +166,7 @@ class Runtime:
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
         latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
         observer = Observer(
-            Look(policy, views, vectors, config.resize, config.max_frame_age_s, config.task),
+            Look(policy, views, vectors, config.resize, config.max_frame_age_s, Task(config.task, config.task_file)),
             ring,
             stream.send,
             on_lost=stream.suspect,
@@ -167,6 +175,7 @@ class Runtime:
             threshold=self._threshold(latency, rows, filtered=hello.similarity_tolerance > 0),
             latency=latency,
             rows=rows,
+            idle_gap_s=self._idle_gap_s,
         )
         loop = self._loop(ring, robot)
         chronicle = Chronicle(
@@ -188,7 +197,9 @@ class Runtime:
             dry_run=config.dry_run,
             cpus=config.cpu_affinity,
         )
-        account = Account(config, robot, loop, observer, stream, chronicle, self._state, self._stages, self._started_s)
+        account = Account(
+            config, hello, views, robot, loop, observer, stream, chronicle, self._state, self._stages, self._started_s
+        )
         return _Parts(robot, loop, arm, chronicle, observer, stream, hello, account)
 
     def _threshold(self, latency: LatencyWindow, rows: int, *, filtered: bool) -> Threshold:

@@ -18,6 +18,7 @@ from asyncbench.policy import LoadedPolicy
 from asyncbench.world import World
 from edge_runtime._realtime import PICKED, ActionRing, ActuatorLoop, PythonPort, Record
 from edge_runtime.observer import Look, Observer
+from edge_runtime.task import Task
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.virtual_arm.episode import MAX_TICKS
 from edge_runtime.wire.messages import Answer, Chunk, Observation, Skipped
@@ -157,7 +158,7 @@ def run(policy: LoadedPolicy, method: Method, cell: Cell, seed: int) -> Outcome:
 
     latency = _measured(cell.link, seed)
     observer = Observer(
-        Look(policy.description, policy.views(clock), policy.vectors, False, 1.0, ""),
+        Look(policy.description, policy.views(clock), policy.vectors, False, 1.0, Task("")),
         ring,
         send,
         on_lost=lambda: None,
