@@ -50,7 +50,14 @@ def test_rows_beyond_their_age_are_left_and_the_arm_holds_where_it_is() -> None:
     assert loop.counters()["starved"] == 2
     assert loop.counters()["too_old"] == 2
     assert loop.action_age().summary().max == pytest.approx(0.3)
-    assert [tick["action_age_ns"] for tick in loop.recent_ticks()] == [0, SECOND // 10, SECOND // 5, 3 * SECOND // 10, 0, 0]
+    assert [tick["action_age_ns"] for tick in loop.recent_ticks()] == [
+        0,
+        SECOND // 10,
+        SECOND // 5,
+        3 * SECOND // 10,
+        0,
+        0,
+    ]
 
 
 def test_a_chunk_that_comes_too_late_moves_nothing() -> None:

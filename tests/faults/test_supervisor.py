@@ -1,0 +1,232 @@
+"""The supervisor stops an arm whose runtime has died or hangs, and lets go of the port; nothing else makes it act."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_runtime.config import SO101FollowerConfig, StopPolicy
+from edge_runtime.errors import BusError, EdgeRuntimeError
+from edge_runtime.motors.stopping import Axis, StopPlan
+from edge_runtime.robots.so_follower import SOFollower
+from edge_runtime.supervisor.client import Supervisor
+from edge_runtime.virtual_arm.bus import VirtualBus
+from edge_runtime.virtual_arm.calibration import write_calibration
+from edge_runtime.virtual_arm.frame_log import Entry
+
+PATIENCE_NS = 300_000_000
+
+
+@pytest.fixture
+def arm() -> Iterator[VirtualBus]:
+    with VirtualBus(seed=1) as arm:
+        arm.place([1500, 1900, 2100, 2200, 2300, 2500])
+        yield arm
+
+
+@pytest.fixture
+def robot(arm: VirtualBus, tmp_path: Path) -> Iterator[SOFollower]:
+    write_calibration(tmp_path, "virtual")
+    config = SO101FollowerConfig(
+        id="virtual", port=arm.path, calibration_dir=tmp_path, rest_pose={"shoulder_pan": -40.0}
+    )
+    with SOFollower(config) as robot:
+        yield robot
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    with Supervisor() as supervisor:
+        yield supervisor
+
+
+def energise(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor, policy: StopPolicy = "limp") -> None:
+    robot.prepare(lambda: supervisor.arm(robot.fileno(), robot.stop_plan(policy)))
+    arm.log.clear()
+
+
+def hang(arm: VirtualBus, supervisor: Supervisor) -> float:
+    """No tick comes any more; when the supervisor's first frame came, after that."""
+    began = time.monotonic()
+    supervisor.page.words[0] = time.monotonic_ns() + PATIENCE_NS
+    first = arm.log.wait_for(lambda entry: "WRITE" in entry.instruction, 10)
+    return first.time_s - began
+
+
+def torque(arm: VirtualBus) -> set[int]:
+    return {servo.get("Torque_Enable") for servo in arm.servos.values()}
+
+
+def is_ramp(entry: Entry) -> bool:
+    """Its first step."""
+    return entry.request is None and entry.values.get(1) == {"Torque_Limit": 900}
+
+
+def is_torque_off(entry: Entry) -> bool:
+    return entry.request is None and any(values.get("Torque_Enable") == 0 for values in entry.values.values())
+
+
+def test_it_imports_next_to_nothing() -> None:
+    code = (
+        "import sys, edge_runtime.supervisor.process as p;"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'numpy', 'grpc', 'draccus', 'cv2', 'yaml'}))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_loop_that_does_not_tick_loses_the_arm(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor) -> None:
+    energise(arm, robot, supervisor)
+    began = time.monotonic()
+    assert 0.3 <= hang(arm, supervisor) < 1.0
+    assert supervisor.has_acted
+    supervisor.stand_down()
+    assert time.monotonic() - began < 0.3 + 2.0
+    assert torque(arm) == {0}
+
+
+def test_ticks_in_time_keep_it_quiet(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor) -> None:
+    energise(arm, robot, supervisor)
+    for _ in range(8):
+        supervisor.page.words[0] = time.monotonic_ns() + PATIENCE_NS
+        with pytest.raises(TimeoutError):
+            arm.log.wait_for(is_torque_off, 0.1)
+    supervisor.stand_down()
+    assert not supervisor.has_acted
+    assert torque(arm) == {1}
+
+
+def test_park_leads_the_arm_to_rest_first(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor) -> None:
+    energise(arm, robot, supervisor, "park")
+    hang(arm, supervisor)
+    supervisor.stand_down()
+    assert arm.positions()[0] == pytest.approx(2048 - 455, abs=23)
+    assert torque(arm) == {0}
+
+
+def test_after_it_has_acted_the_next_time_is_as_the_first(
+    arm: VirtualBus, robot: SOFollower, supervisor: Supervisor
+) -> None:
+    for _ in range(2):
+        energise(arm, robot, supervisor)
+        assert not supervisor.has_acted
+        assert torque(arm) == {1}
+        hang(arm, supervisor)
+        supervisor.stand_down()
+        supervisor.stand_down()
+        assert torque(arm) == {0}
+
+
+@pytest.mark.parametrize("fault", [{"fault": "silent", "ids": [2]}, {"fault": "flags", "bits": "overload"}])
+def test_a_bad_bus_costs_it_two_seconds_at_most(
+    arm: VirtualBus, robot: SOFollower, supervisor: Supervisor, fault: dict[str, Any]
+) -> None:
+    energise(arm, robot, supervisor)
+    arm.inject(fault)
+    hang(arm, supervisor)
+    began = time.monotonic()
+    supervisor.stand_down()
+    assert time.monotonic() - began < 2.2
+    assert torque(arm) == {0}
+
+
+def test_a_port_that_is_gone_is_not_waited_for(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor) -> None:
+    energise(arm, robot, supervisor)
+    arm.inject({"fault": "unplug"})
+    supervisor.page.words[0] = time.monotonic_ns()
+    began = time.monotonic()
+    supervisor._process.wait(10)
+    assert time.monotonic() - began < 1.0
+
+
+def test_it_gives_the_port_back_to_who_opens_it_next(
+    arm: VirtualBus, robot: SOFollower, supervisor: Supervisor
+) -> None:
+    energise(arm, robot, supervisor)
+    robot.close()
+    with pytest.raises(BusError, match="in use"):  # its duplicate keeps the lock
+        robot.open()
+    supervisor.stand_down()
+    robot.open()
+
+
+def test_a_supervisor_that_was_killed_is_no_reason_to_go_on(
+    arm: VirtualBus, robot: SOFollower, supervisor: Supervisor
+) -> None:
+    supervisor._process.kill()
+    supervisor._process.wait()
+    energise(arm, robot, supervisor)  # another one
+    supervisor.stand_down()
+    supervisor._link.close()
+    with pytest.raises(EdgeRuntimeError, match="the supervisor, which would stop the arm, does not answer"):
+        supervisor.arm(robot.fileno(), robot.stop_plan("limp"))
+
+
+# How this process may end.
+
+RUNTIME = """
+import sys
+from pathlib import Path
+from edge_runtime.config import SO101FollowerConfig
+from edge_runtime.robots.so_follower import SOFollower
+from edge_runtime.supervisor.client import Supervisor
+port, folder, ending = sys.argv[1:]
+with Supervisor() as supervisor:
+    with SOFollower(SO101FollowerConfig(id="virtual", port=port, calibration_dir=Path(folder))) as robot:
+        robot.prepare(lambda: supervisor.arm(robot.fileno(), robot.stop_plan("limp")))
+        print(supervisor._process.pid, flush=True)
+        if ending == "abort":
+            import os
+            os.abort()
+        if ending == "raise":
+            raise RuntimeError("a bug")
+        sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ending", ["kill", "abort", "raise", "group"])
+def test_however_the_runtime_ends_the_arm_is_let_go_of(arm: VirtualBus, tmp_path: Path, ending: str) -> None:
+    write_calibration(tmp_path, "virtual")
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUNTIME, arm.path, str(tmp_path), ending],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().strip().isdigit()
+    began = time.monotonic()
+    if ending == "group":  # as systemd and terminals do, and the runtime dies of the last
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT):
+            subprocess.run(["kill", f"-{number.name[3:]}", "--", f"-{process.pid}"], check=True)
+    elif ending == "kill":
+        process.kill()
+    assert arm.log.wait_for(is_ramp, 10).time_s - began <= 0.5
+    assert "the runtime is gone: limp" in process.stderr.read()  # to the end: it has ended too
+    assert time.monotonic() - began < 2.2
+    assert torque(arm) == {0}
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()
+
+
+def test_plans_survive_the_way() -> None:
+    plan = StopPlan("park", {1: 1000, 6: 500}, [Axis(1, 2048, 11.375)], 20.0, 3.0)
+    assert StopPlan.decode(plan.encode()) == plan
+    assert (plan.within_s, StopPlan("limp", {}).within_s) == (5.0, 2.0)
+
+
+def test_two_supervisors_do_not_meet(supervisor: Supervisor) -> None:
+    with Supervisor() as other:
+        other.page.fence()
+        assert not supervisor.has_acted
