@@ -359,31 +359,30 @@ def test_an_answer_given_twice_is_refused() -> None:
         bench.answer()
 
 
+NUMBERS = "observation.environment_state"
 SEEING = replace(
     POLICY,
     cameras=(Camera("static", 4, 6),),
-    extra_state=(ExtraState("observation.environment_state", 2),),
+    extra_state=(ExtraState(NUMBERS, 2),),
 )
 
 
 def test_frames_and_numbers_go_where_their_names_say() -> None:
     pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     camera, numbers = StillCamera(Frame(pixels, 1_000_000_000)), Numbers([1.0, 2.0])
-    look = Look(SEEING, {"static": camera}, {"observation.environment_state": numbers}, False, 0.5, Task("pick it up"))
+    look = Look(SEEING, {"static": camera}, {NUMBERS: numbers}, False, 0.5, Task("pick it up"))
     bench = Bench(look=look)
     bench.tick()
     observation = bench.sent[0]
     assert bytes(observation.frames[0].data) == pixels.tobytes()
-    assert observation.extra_state["observation.environment_state"].tolist() == [1.0, 2.0]
+    assert observation.extra_state[NUMBERS].tolist() == [1.0, 2.0]
     assert observation.task == "pick it up"
 
 
 def test_a_frame_that_is_too_old_is_not_sent_until_it_is_new_again() -> None:
     camera = StillCamera(Frame(np.zeros((4, 6, 3), np.uint8), 1_000_000_000))
     numbers = Numbers([1.0, 2.0])
-    bench = Bench(
-        look=Look(SEEING, {"static": camera}, {"observation.environment_state": numbers}, False, 0.5, Task(""))
-    )
+    bench = Bench(look=Look(SEEING, {"static": camera}, {NUMBERS: numbers}, False, 0.5, Task("")))
     bench.now_ns += 600_000_000
     bench.tick()
     assert bench.sent == []
@@ -396,9 +395,7 @@ def test_a_frame_that_is_too_old_is_not_sent_until_it_is_new_again() -> None:
 def test_numbers_that_cannot_be_read_pause_the_observations() -> None:
     camera = StillCamera(Frame(np.zeros((4, 6, 3), np.uint8), 1_000_000_000))
     numbers = Numbers([1.0, 2.0], broken=True)
-    bench = Bench(
-        look=Look(SEEING, {"static": camera}, {"observation.environment_state": numbers}, False, 0.5, Task(""))
-    )
+    bench = Bench(look=Look(SEEING, {"static": camera}, {NUMBERS: numbers}, False, 0.5, Task("")))
     bench.tick()
     assert bench.sent == []
     numbers.broken = False
@@ -409,9 +406,7 @@ def test_numbers_that_cannot_be_read_pause_the_observations() -> None:
 def test_resize_gives_the_shape_that_the_policy_takes() -> None:
     camera = StillCamera(Frame(np.full((8, 12, 3), 77, np.uint8), 1_000_000_000))
     numbers = Numbers([1.0, 2.0])
-    bench = Bench(
-        look=Look(SEEING, {"static": camera}, {"observation.environment_state": numbers}, True, 0.5, Task(""))
-    )
+    bench = Bench(look=Look(SEEING, {"static": camera}, {NUMBERS: numbers}, True, 0.5, Task("")))
     bench.tick()
     frame = bench.sent[0].frames[0]
     assert (frame.height, frame.width, len(frame.data)) == (4, 6, 4 * 6 * 3)
