@@ -1,0 +1,81 @@
+"""`edge-runtime doctor`: a checklist of all that `start` needs, and below each ✗ what mends it. Nothing moves."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+
+from edge_runtime import flags
+from edge_runtime.cli import log_to_stderr
+from edge_runtime.config import NoRobotConfig, RobotConfig, SOFollowerConfig, StartConfig
+from edge_runtime.doctor import packages
+from edge_runtime.doctor.finding import Finding
+
+
+@dataclass
+class DoctorConfig(StartConfig):
+    """Check what `edge-runtime start` needs, given the same flags. Nothing moves: torque stays as it is."""
+
+    robot: RobotConfig = field(default_factory=NoRobotConfig)  # without one, only the computer and the server
+    json: bool = False  # for machines
+
+
+def main(argv: list[str]) -> int:
+    """0 if nothing has failed, else the exit code of the first failure."""
+    config = flags.parse(DoctorConfig, argv, prog="edge-runtime doctor")
+    if config.debug:
+        log_to_stderr(debug=True)
+    else:
+        logging.getLogger("edge_runtime").addHandler(logging.NullHandler())  # what is logged is found out anyway
+    version = metadata.version("edge-runtime")
+    findings: list[Finding] = []
+    if not config.json:
+        print(f"edge-runtime {version}: nothing moves, torque stays as it is")
+    for finding in examine(config):
+        if not config.json:
+            if not findings or findings[-1].group != finding.group:
+                print(f"\n{finding.group}")
+            print(finding, flush=True)
+        findings.append(finding)
+    code = next((finding.exit_code for finding in findings if finding.state == "failed"), 0)
+    if config.json:
+        report = {"version": version, "exit_code": code, "findings": [asdict(finding) for finding in findings]}
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        print(f"\n{_verdict(findings)}")
+    return code
+
+
+def _verdict(findings: list[Finding]) -> str:
+    failed = sum(finding.state == "failed" for finding in findings)
+    warned = sum(finding.state == "warning" for finding in findings)
+    if failed:
+        return f"{failed} to mend before `edge-runtime start`" + (f", {warned} to improve" if warned else "")
+    return "ready for `edge-runtime start`" + (f", {warned} to improve" if warned else "")
+
+
+def examine(config: DoctorConfig) -> Iterator[Finding]:
+    """All findings, in the order in which a run meets what they are about."""
+    whole = yield from packages.examine(needs_model=config.bundle is not None)
+    if not whole:
+        return
+    from edge_runtime.doctor import arm, cameras, machine, server  # only now: they import what was just looked at
+
+    yield machine.disk(config)
+    yield from machine.realtime(config)
+    with ExitStack() as stack:
+        found = yield from arm.examine(config, stack)
+        views = yield from cameras.examine(config.robot.cameras, stack)
+        offer = yield from server.meet(config, stack)
+        if found is None or offer is None or len(views) < len(config.robot.cameras):
+            yield server.SERVER.skipped("handshake", "once arm, cameras and server are there")
+            return
+        fitting = yield from server.compare(config, offer, found.robot, views)
+        if fitting is not None:
+            yield server.converse(config, offer, found.robot, *fitting)
+    if isinstance(config.robot, SOFollowerConfig):
+        yield arm.compare_torque(config.robot, found.torque)
