@@ -35,6 +35,15 @@ class Bundle:
     graphs: Mapping[str, Path]
     manifest: Mapping[str, Any]
 
+    @property
+    def weights(self) -> str:
+        """A digest over all files: what is built from the graphs and kept belongs to these."""
+        return hashlib.sha256(json.dumps(self.manifest["files"], sort_keys=True).encode()).hexdigest()
+
+    def recheck(self) -> None:
+        """Raises ModelError when a file is no longer what it was when the bundle was loaded."""
+        _check_files(self.path, _Fields(str(self.path / MANIFEST), self.manifest).table("files"))
+
     def reference(self) -> dict[str, npt.NDArray[Any]]:
         """The stored pair: inputs by feature name, batch first, and the `action` they gave when exported."""
         with np.load(self.path / "reference.npz", allow_pickle=False) as stored:

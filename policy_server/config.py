@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_runtime.errors import ConfigError
-from policy_server.engines.providers import Providers
+from policy_server.engines.cache import DEFAULT as DEFAULT_CACHE
+from policy_server.engines.options import check_names
+from policy_server.engines.providers import CONFIGURABLE, Providers
 
 
 @dataclass
@@ -71,6 +73,9 @@ class ServerConfig:
     token_file: Path | None = None  # bearer tokens, one a line; only its owner may read it; read again on SIGHUP
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     providers: Providers = "auto"  # auto takes CUDA where it works, else the CPU, and says which
+    provider_options: dict[str, dict[str, bool | int | float | str]] = field(default_factory=dict)  # cuda, tensorrt
+    cuda_graphs: bool = False  # capture what has a static shape once and replay it (ACT; SmolVLA's steps)
+    cache_dir: Path = DEFAULT_CACHE  # what TensorRT built, by weights, versions and device
     threads: int = 0  # of one inference; 0 = the physical cores
     max_sessions: int = 16  # robots at once
     max_batch: int = 8  # observations in one inference
@@ -91,6 +96,7 @@ class ServerConfig:
             )
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
             raise ConfigError(f"metrics_port: {self.metrics_port} is not in 0..65535")
+        check_names(self.provider_options, CONFIGURABLE)
         for name, low, high in (("threads", 0, 1024), ("max_sessions", 1, 1024), ("max_batch", 1, 1024)):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name}: {getattr(self, name)} is not in {low}..{high}")

@@ -50,7 +50,15 @@ class PolicyServer:
         self._group = config.socket_group
         self._access = Access(config, self._listen, refused)
         version = metadata.version("edge-runtime")
-        runtime = Runtime(config.providers, config.threads)
+        max_batch = min(config.max_batch, config.max_sessions)
+        runtime = Runtime(
+            config.providers,
+            config.threads,
+            options=config.provider_options,
+            max_batch=max_batch,
+            cache_dir=config.cache_dir,
+            cuda_graphs=config.cuda_graphs,
+        )
         check(runtime)  # before a port is taken
 
         def load_engine(bundle: Bundle) -> Engine:
@@ -61,7 +69,7 @@ class PolicyServer:
             partial(
                 Model,
                 open_engine=load_engine,
-                max_batch=min(config.max_batch, config.max_sessions),
+                max_batch=max_batch,
                 batch_window_s=config.batch_window_ms / 1e3,
                 inject_s=config.inject_latency_ms / 1e3,
             )

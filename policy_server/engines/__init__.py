@@ -39,8 +39,13 @@ class Engine(Protocol):
 
 
 def open_engine(bundle: Bundle, runtime: Runtime) -> Engine:
-    """Load the engine for `bundle`. Raises ModelError (bundle), ConfigError (provider, onnxruntime missing)."""
+    """Load the engine for `bundle`. Raises ModelError (bundle), ConfigError (provider, onnxruntime missing).
+
+    What was loaded is what was checked: files that changed in between are noticed afterwards.
+    """
     module = ENGINES.get(bundle.policy.type)
     if module is None:
         raise ModelError(f"{bundle.path}: type: {bundle.policy.type!r} is not one of [{', '.join(ENGINES)}]")
-    return cast(Engine, import_module(module).open_engine(bundle, runtime))
+    engine = cast(Engine, import_module(module).open_engine(bundle, runtime))
+    bundle.recheck()
+    return engine

@@ -9,9 +9,10 @@ import numpy as np
 
 from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
-from policy_server.bundle import Bundle, Feature, features
+from policy_server.bundle import STATE, Bundle, Feature, features
 from policy_server.engines import Batch
-from policy_server.engines.providers import Runtime, open_session
+from policy_server.engines.fixed import FixedBatch
+from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
 
 ACTION = "action"
 _ONNX_TYPES = {"float32": "tensor(float)", "uint8": "tensor(uint8)"}
@@ -29,14 +30,21 @@ class ActEngine:
             raise ModelError(f"{bundle.path / 'manifest.json'}: graphs: policy: is missing")
         self._graph = bundle.graphs["policy"]
         self._policy = bundle.policy
-        self._session = open_session(self._graph, runtime)
+        self._chunk = Feature((bundle.policy.chunk_size, len(bundle.policy.joints)), np.dtype(np.float32))
+        self._session = open_session(self._graph, runtime, weights=bundle.weights, static=True)
         self._check()
+        self._captured = runtime.cuda_graphs and self.provider != NAMES["cpu"]
+        self._fixed: list[FixedBatch] = []  # by size, the sizes of the warm-up
 
     @property
     def provider(self) -> str:
         return str(self._session.get_providers()[0])
 
     def infer(self, batch: Batch) -> Floats:
+        size = len(batch[STATE])
+        for fixed in self._fixed:
+            if size <= fixed.size:
+                return fixed.run(batch)
         actions: Floats = self._session.run([ACTION], dict(batch))[0]
         return actions
 
@@ -44,6 +52,8 @@ class ActEngine:
         """Run once in each batch size. Raises ModelError when the graph fails or gives another shape."""
         for size in batch_sizes:
             progress(f"batch of {size}")
+            if self._captured:
+                self._fixed.append(self._fix(size))
             batch = {
                 name: np.zeros((size, *feature.shape), feature.dtype)
                 for name, feature in features(self._policy).items()
@@ -56,11 +66,13 @@ class ActEngine:
             if actions.shape != expected:
                 raise ModelError(f"{self._graph}: {ACTION}: {actions.shape} is not {expected}")
 
+    def _fix(self, size: int) -> FixedBatch:
+        return FixedBatch(import_onnxruntime(), self._session, size, features(self._policy), (ACTION, self._chunk))
+
     def _check(self) -> None:
         """Hold the graph's inputs and outputs against the manifest."""
-        chunk = Feature((self._policy.chunk_size, len(self._policy.joints)), np.dtype(np.float32))
         self._compare("inputs", self._session.get_inputs(), features(self._policy))
-        self._compare("outputs", self._session.get_outputs(), {ACTION: chunk})
+        self._compare("outputs", self._session.get_outputs(), {ACTION: self._chunk})
 
     def _compare(self, what: str, nodes: Sequence[Any], expected: Mapping[str, Feature]) -> None:
         got = {node.name: node for node in nodes}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from edge_runtime.errors import ConfigError, EdgeRuntimeError, ModelError
+from policy_server.engines import cache, options
+from policy_server.engines.options import Option, Options
 
 log = logging.getLogger(__name__)
 
@@ -21,14 +23,23 @@ NAMES = {
 }
 # TensorRT is never automatic: it builds an engine for minutes at every first start.
 AUTO = ("cuda", "cpu")
+CONFIGURABLE = ("cuda", "tensorrt")  # the CPU's takes options and ignores them, whatever they say
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """How graphs are run. `threads` of 0 takes ONNX Runtime's own choice, the physical cores."""
+    """How graphs are run. `threads` of 0 takes ONNX Runtime's own choice, the physical cores.
+
+    `options` are the user's, by provider. Batches have at most `max_batch` members; engines that are built are kept
+    below `cache_dir`; with `cuda_graphs` what has a static shape is captured once and replayed.
+    """
 
     providers: Providers = "auto"
     threads: int = 0
+    options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
+    max_batch: int = 8
+    cache_dir: Path = cache.DEFAULT
+    cuda_graphs: bool = False
 
 
 def import_onnxruntime() -> ModuleType:
@@ -59,13 +70,6 @@ def check(runtime: Runtime) -> None:
     candidates(runtime.providers, import_onnxruntime().get_available_providers())
 
 
-def provider_options(provider: str) -> dict[str, str]:
-    """What we set for `provider`. TF32 is off: its 10-bit products cost parity with the exported policy."""
-    if provider == NAMES["cuda"]:
-        return {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
-    return {}
-
-
 def session_options(ort: ModuleType, runtime: Runtime) -> Any:
     """Options for one graph: threads as asked, and none of them spins while idle."""
     options = ort.SessionOptions()
@@ -76,16 +80,22 @@ def session_options(ort: ModuleType, runtime: Runtime) -> Any:
     return options
 
 
-def open_session(graph: Path, runtime: Runtime) -> Any:
+def open_session(graph: Path, runtime: Runtime, *, weights: str = "", static: bool = False) -> Any:
     """An InferenceSession over `graph` that runs on the provider asked for.
 
-    Raises ConfigError when that provider cannot be had (unless `auto`), ModelError when the graph cannot be loaded.
+    `weights` is a digest of all that is in it, for what is built from it and kept; `static`: it will be run at fixed
+    addresses (`fixed.FixedBatch`), so that it may be captured.
+
+    Raises ConfigError when that provider cannot be had (unless `auto`) or rejects an option, ModelError when the graph
+    cannot be loaded.
     """
     ort = import_onnxruntime()
     names = candidates(runtime.providers, ort.get_available_providers())
     for name in names:
         try:
-            return _create(ort, graph, name, runtime)
+            return _create(ort, graph, name, runtime, weights, static)
+        except RejectedOption:
+            raise
         except ConfigError as error:
             if name == names[-1]:
                 raise
@@ -93,31 +103,68 @@ def open_session(graph: Path, runtime: Runtime) -> Any:
     raise ConfigError(f"providers: this onnxruntime has none of {list(AUTO)}")
 
 
-def _create(ort: ModuleType, graph: Path, name: str, runtime: Runtime) -> Any:
+class RejectedOption(ConfigError):
+    """A provider does not take one of `provider_options`."""
+
+
+def _create(ort: ModuleType, graph: Path, name: str, runtime: Runtime, weights: str, static: bool) -> Any:
     on_gpu = name != NAMES["cpu"]
     if on_gpu:
         ort.preload_dlls()  # the CUDA libraries that pip installed
+    providers = _providers(ort, graph, name, runtime, weights, static)
     try:
         session = ort.InferenceSession(
-            str(graph),
-            session_options(ort, runtime),
-            providers=[(name, provider_options(name))],
-            enable_fallback=0,
+            str(graph), session_options(ort, runtime), providers=providers, enable_fallback=0
         )
     except Exception as error:  # its exceptions share no base of their own
         raise _translated(error, graph, name if on_gpu else "") from error
-    require(name, session.get_providers())
+    require([each for each, _ in providers], session.get_providers())
     return session
 
 
-def require(wanted: str, got: Sequence[str]) -> None:
+def _providers(
+    ort: ModuleType, graph: Path, name: str, runtime: Runtime, weights: str, static: bool
+) -> list[tuple[str, Options]]:
+    """What is asked for, with options. What TensorRT cannot run goes to CUDA, not to the CPU."""
+    if name == NAMES["cpu"]:
+        return [(name, {})]
+    graphs = runtime.cuda_graphs and static
+    cuda = runtime.options.get("cuda", {})
+    if name == NAMES["cuda"]:
+        return [(name, options.cuda(cuda, graphs=graphs))]
+    tensorrt = runtime.options.get("tensorrt", {})
+    told = options.tensorrt(
+        tensorrt,
+        inputs=_inputs(ort, graph),
+        max_batch=runtime.max_batch,
+        graphs=graphs,
+        cache=cache.folder(runtime.cache_dir, ort, weights, int(tensorrt.get("device_id", 0))),
+    )
+    return [(name, told), (NAMES["cuda"], options.cuda(cuda, graphs=False))]
+
+
+def _inputs(ort: ModuleType, graph: Path) -> Sequence[Any]:
+    """The graph's inputs, before anything is built for them."""
+    unoptimised = ort.SessionOptions()
+    unoptimised.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    unoptimised.log_severity_level = 3
+    try:
+        inputs: Sequence[Any] = ort.InferenceSession(str(graph), unoptimised, [NAMES["cpu"]]).get_inputs()
+    except Exception as error:  # its exceptions share no base of their own
+        raise _translated(error, graph, "") from error
+    return inputs
+
+
+def require(wanted: Sequence[str], got: Sequence[str]) -> None:
     """Refuse ONNX Runtime's silent fall-back: it logs a line and runs on the CPU. Raises ConfigError."""
-    if not got or got[0] != wanted:
-        raise ConfigError(f"providers: wanted {wanted}, got {got[0] if got else 'none'} (see `nvidia-smi`)")
+    if list(got[: len(wanted)]) != list(wanted):
+        raise ConfigError(f"providers: wanted {', '.join(wanted)}, got {', '.join(got) or 'none'} (see `nvidia-smi`)")
 
 
 def _translated(error: Exception, graph: Path, provider: str) -> EdgeRuntimeError:
     reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    if provider and "provider option" in reason.lower():
+        return RejectedOption(f"provider_options: {provider} says: {reason}")
     if provider:
         return ConfigError(f"providers: wanted {provider}, got an error: {reason}")
     return ModelError(f"{graph}: onnxruntime cannot load it: {reason}")

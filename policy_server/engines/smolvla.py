@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.bundle import SEED, TASK, Bundle, features
 from policy_server.engines import Batch
+from policy_server.engines.fixed import device_of, run_options
 from policy_server.engines.guidance import gains
-from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
+from policy_server.engines.providers import Runtime, import_onnxruntime, open_session
 from policy_server.engines.tokens import Tokenizer
 
 NOISE = "noise"  # in a batch, (B, chunk, width), instead of `seed`, (B, n) whole numbers to draw it from
@@ -35,7 +37,7 @@ class _Plan:
     """Buffers on the device for one batch size, and a binding over them for every run."""
 
     prefix: Any
-    steps: Sequence[Any]  # x goes from one of two buffers to the other and back
+    steps: Sequence[tuple[Any, Any]]  # and the options of each; x goes from one of two buffers to the other and back
     buffers: Mapping[str, Any]
 
 
@@ -52,6 +54,7 @@ class SmolVLAEngine:
         self._step_count = int(shapes["gain"][1])
         self._tokens = shapes["tokens"][1] if isinstance(shapes["tokens"][1], int) else 0  # 0: as many as there are
         self._tokenizer = Tokenizer(bundle.path / "tokenizer.json", self._tokens or MAX_TOKENS)
+        self._graphs = itertools.count(1)  # a captured CUDA graph for each step of each plan
         self._plans: dict[tuple[int, int], _Plan] = {}
 
     @property
@@ -71,8 +74,8 @@ class SmolVLAEngine:
         for name in (PREVIOUS, WEIGHTS):
             nothing = np.zeros(plan.buffers[name].shape(), np.float32)
             plan.buffers[name].update_inplace(np.ascontiguousarray(batch.get(name, nothing), np.float32))
-        for binding in plan.steps:
-            self._step.run_with_iobinding(binding)
+        for binding, options in plan.steps:
+            self._step.run_with_iobinding(binding, options)
         return np.array(plan.buffers["action"].numpy())  # a copy: the buffer is written again
 
     def warm_up(self, batch_sizes: Sequence[int], progress: Callable[[str], None]) -> None:
@@ -95,7 +98,7 @@ class SmolVLAEngine:
         """The session of one graph, its inputs held against the manifest."""
         if role not in bundle.graphs:
             raise ModelError(f"{bundle.path / 'manifest.json'}: graphs: {role}: is missing")
-        session = open_session(bundle.graphs[role], runtime)
+        session = open_session(bundle.graphs[role], runtime, weights=bundle.weights, static=role == "step")
         got = {node.name for node in session.get_inputs()}
         expected = INPUTS[role] | (self._features.keys() if role == "prefix" else set())
         if got != expected:
@@ -144,7 +147,7 @@ class SmolVLAEngine:
                 binding.bind_ortvalue_input(name, buffers[name])
             binding.bind_ortvalue_output("next", there)
             binding.bind_ortvalue_output("action", buffers["action"])
-            steps.append(binding)
+            steps.append((binding, run_options(import_onnxruntime(), next(self._graphs))))
             here, there = there, here
         return _Plan(prefix, steps, buffers)
 
@@ -152,5 +155,4 @@ class SmolVLAEngine:
         return self._on_device(np.zeros(shape, dtype))
 
     def _on_device(self, array: npt.NDArray[Any]) -> Any:
-        device = "cpu" if self.provider == NAMES["cpu"] else "cuda"
-        return import_onnxruntime().OrtValue.ortvalue_from_numpy(array, device, 0)
+        return import_onnxruntime().OrtValue.ortvalue_from_numpy(array, device_of(self._step), 0)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import onnxruntime
 import pytest
 
 from edge_runtime.errors import ConfigError
+from policy_server.engines import providers
 from policy_server.engines.providers import (
     Runtime,
     candidates,
     check,
     import_onnxruntime,
-    provider_options,
+    open_session,
     require,
     session_options,
 )
@@ -41,11 +45,21 @@ def test_a_provider_that_is_not_built_in_is_refused_with_what_there_is(wanted: s
         candidates(wanted, [CPU])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("got", "named"), [([CPU], CPU), ([], "none"), ([CPU, CUDA], CPU)])
-def test_a_silent_fall_back_is_refused(got: list[str], named: str) -> None:
-    with pytest.raises(ConfigError, match=f"wanted {CUDA}, got {named}"):
-        require(CUDA, got)
-    require(CUDA, [CUDA, CPU])
+@pytest.mark.parametrize(
+    ("wanted", "got", "said"),
+    [
+        ([CUDA], [CPU], f"wanted {CUDA}, got {CPU}"),
+        ([CUDA], [], f"wanted {CUDA}, got none"),
+        ([CUDA], [CPU, CUDA], f"wanted {CUDA}, got {CPU}, {CUDA}"),
+        ([TENSORRT, CUDA], [TENSORRT, CPU], f"wanted {TENSORRT}, {CUDA}, got {TENSORRT}, {CPU}"),
+        ([TENSORRT, CUDA], [CUDA, CPU], f"wanted {TENSORRT}, {CUDA}, got {CUDA}, {CPU}"),
+    ],
+)
+def test_a_silent_fall_back_is_refused(wanted: list[str], got: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        require(wanted, got)
+    require([CUDA], [CUDA, CPU])
+    require([TENSORRT, CUDA], [TENSORRT, CUDA, CPU])
 
 
 def test_no_thread_spins_and_their_number_is_as_asked() -> None:
@@ -55,14 +69,90 @@ def test_no_thread_spins_and_their_number_is_as_asked() -> None:
     assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
 
 
-def test_cuda_keeps_parity() -> None:
-    assert provider_options(CUDA)["use_tf32"] == "0"
-    assert provider_options(CPU) == {}
-
-
 def test_a_missing_onnxruntime_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError, match=r"install edge-runtime\[server\]"):
         import_onnxruntime()
     with pytest.raises(ConfigError):
         check(Runtime("auto"))
+
+
+class GpuBuild:
+    """onnxruntime-gpu on a machine of our choice: `got` is what a session ends up with, `fails` what it says."""
+
+    def __init__(self, got: dict[str, list[str]], fails: dict[str, str]) -> None:
+        self._got = got
+        self._fails = fails
+        self.asked: list[list[tuple[str, dict[str, str]]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(onnxruntime, name)
+
+    def get_available_providers(self) -> list[str]:
+        return [TENSORRT, CUDA, CPU]
+
+    def preload_dlls(self) -> None: ...
+
+    def InferenceSession(self, graph: str, options: Any, providers: list[Any], **more: Any) -> Any:
+        first = providers[0] if isinstance(providers[0], str) else providers[0][0]
+        if first != CPU:
+            self.asked.append(providers)
+        if first in self._fails:
+            raise RuntimeError(self._fails[first])
+        session = onnxruntime.InferenceSession(graph, options, [CPU])
+        got = self._got.get(first, [CPU])
+        session.get_providers = lambda: got
+        return session
+
+
+@pytest.fixture
+def gpu_build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuBuild]:
+    def install(got: dict[str, list[str]] | None = None, fails: dict[str, str] | None = None) -> GpuBuild:
+        build = GpuBuild(got or {}, fails or {})
+        monkeypatch.setattr(providers, "import_onnxruntime", lambda: build)
+        return build
+
+    return install
+
+
+def test_a_gpu_build_without_a_gpu_is_refused_unless_auto(
+    tiny: Path, gpu_build: Callable[..., GpuBuild], caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu_build()  # as it comes: a log line, and a session on the CPU
+    graph = tiny / "policy.onnx"
+    for wanted in ("cuda", "tensorrt"):
+        with pytest.raises(ConfigError, match=f"wanted {providers.NAMES[wanted]}.*, got {CPU} "):
+            open_session(graph, Runtime(wanted))  # type: ignore[arg-type]
+    caplog.clear()
+    assert open_session(graph, Runtime("auto")).get_providers() == [CPU]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.endswith(f"; trying {CPU}")
+
+
+def test_what_tensorrt_cannot_run_goes_to_cuda(tiny: Path, tmp_path: Path, gpu_build: Callable[..., GpuBuild]) -> None:
+    build = gpu_build({TENSORRT: [TENSORRT, CUDA, CPU]})
+    runtime = Runtime("tensorrt", max_batch=4, cache_dir=tmp_path, options={"cuda": {"gpu_mem_limit": 1 << 30}})
+    open_session(tiny / "policy.onnx", runtime, weights="w")
+    ((first, told), (second, cuda)) = build.asked[0]
+    assert (first, second) == (TENSORRT, CUDA)
+    assert told["trt_profile_max_shapes"] == "observation.state:4x3"
+    assert cuda["gpu_mem_limit"] == "1073741824"
+    assert "enable_cuda_graph" not in cuda
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda"])
+def test_an_option_that_onnxruntime_rejects_is_an_error_even_for_auto(
+    tiny: Path, gpu_build: Callable[..., GpuBuild], wanted: Any
+) -> None:
+    gpu_build(fails={CUDA: 'Unknown provider option: "use_tf23".\nand more'})
+    with pytest.raises(ConfigError, match=f'^provider_options: {CUDA} says: Unknown provider option: "use_tf23".$'):
+        open_session(tiny / "policy.onnx", Runtime(wanted, options={"cuda": {"use_tf23": False}}))
+
+
+def test_graphs_are_captured_only_where_they_are_run_at_fixed_addresses(
+    tiny: Path, gpu_build: Callable[..., GpuBuild]
+) -> None:
+    build = gpu_build({CUDA: [CUDA, CPU]})
+    for static, captured in ((False, None), (True, "1")):
+        open_session(tiny / "policy.onnx", Runtime("cuda", cuda_graphs=True), static=static)
+        assert build.asked[-1][0][1].get("enable_cuda_graph") == captured
