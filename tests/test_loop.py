@@ -171,6 +171,20 @@ def test_a_first_action_far_away_goes_out_as_a_ramp() -> None:
     np.testing.assert_allclose(steps, 10)
 
 
+def test_no_seam_is_a_jump() -> None:
+    """A chunk begins one round trip behind what the arm was told, and another idea of where to go comes with it."""
+    ring, arm = ActionRing(100, JOINTS), Arm()
+    loop = loop_of(arm, ring, fps=30, max_speed=120)
+    path = np.arange(50, dtype=np.float32) * 3
+    for first in range(0, 150, 12):
+        ring.merge(first, np.repeat((path + 3 * first - 40 * (first % 24 > 0))[:, None], JOINTS, axis=1), 0)
+        ticks(loop, 12)
+    steps = np.abs(np.diff([goal[0] for goal in arm.goals]))
+    assert len(steps) == 155
+    assert steps.max() <= 120 / 30 * (1 + 1e-9)
+    assert loop.counters()["clamped_speed"] > 0
+
+
 def test_the_speed_limit_is_per_second_whatever_the_rate() -> None:
     for substeps in (1, 2, 5):
         ring, arm = ActionRing(100, JOINTS), Arm()
