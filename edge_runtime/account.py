@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edge_runtime._realtime import ActuatorLoop, Record
+from edge_runtime.cameras import Camera
 from edge_runtime.chronicle import Chronicle
 from edge_runtime.config import StartConfig
 from edge_runtime.observer import Observer
@@ -16,6 +17,7 @@ from edge_runtime.state import RuntimeState
 from edge_runtime.stream import PolicyStream
 from edge_runtime.summary import Report
 from edge_runtime.timing import StageTimes
+from edge_runtime.wire.messages import Hello
 
 
 class Onlooker(Protocol):
@@ -29,6 +31,8 @@ class Account:
     """The parts of a run that count something; asking costs nothing in the loop and may be done from any thread."""
 
     config: StartConfig
+    hello: Hello
+    cameras: Mapping[str, Camera]  # by the policy's names
     robot: Robot
     loop: ActuatorLoop
     observer: Observer
@@ -63,6 +67,9 @@ class Account:
             "chunks": {kind: counts[f"chunks_{kind}"] for kind in ("merged", "stale", "foreign")},
             "reconnects": self.stream.reconnects,
             "traffic": self.stream.traffic.as_dict(),
+            "cameras": {
+                name: {"frames": camera.frames, "failures": camera.failures} for name, camera in self.cameras.items()
+            },
             "stages_s": {stage: s.as_dict() for stage, s in self.stages.summaries().items()},
             "bus_time_s": loop.bus_time().summary().as_dict(),
             "bus": self.robot.report(),

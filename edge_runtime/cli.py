@@ -6,7 +6,6 @@ import difflib
 import importlib
 import logging
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import yaml
@@ -14,7 +13,7 @@ import yaml
 from edge_runtime import flags, systemd
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import UsageError
-from edge_runtime.supervisor.client import Supervisor
+from edge_runtime.supervisor.client import watch_over
 
 WORDS = {
     "start": ("edge_runtime.cli:start", "run a policy on a robot"),
@@ -23,6 +22,7 @@ WORDS = {
     "calibrate": ("edge_runtime.bringup.calibrate:main", "record an arm's ranges, in LeRobot's file and its servos"),
     "replay-fault": ("edge_runtime.replay:main", "show the seconds before a fault"),
     "service": ("edge_runtime.cli:service", "install, uninstall or show the systemd service"),
+    "profile": ("edge_runtime.profiler.cli:main", "where every millisecond goes, and what to change first"),
     "demo": ("edge_runtime.demo.cli:main", "a virtual arm at work, sequential against asynchronous"),
     "virtual-arm": (
         "edge_runtime.virtual_arm.cli:main",
@@ -53,15 +53,10 @@ def dispatch(argv: list[str]) -> int:
 def start(argv: list[str]) -> int:
     config = flags.parse(StartConfig, argv, prog="edge-runtime start")
     log_to_stderr(config.debug)
-    with _supervisor(config) as supervisor:  # before grpc, whose threads do not survive a fork
+    with watch_over(config) as supervisor:  # before grpc, whose threads do not survive a fork
         from edge_runtime.runtime import start as run  # cv2 and grpc cost half a second: not before the flags are right
 
         return run(config, supervisor)
-
-
-def _supervisor(config: StartConfig) -> AbstractContextManager[Supervisor | None]:
-    """Who stops the arm if we cannot; nobody where it is to stay as it is."""
-    return nullcontext() if config.dry_run or config.robot.stop_policy == "hold" else Supervisor()
 
 
 def service(argv: list[str]) -> int:

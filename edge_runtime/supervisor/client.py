@@ -6,14 +6,22 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
+from edge_runtime.config import NoRobotConfig, StartConfig
 from edge_runtime.errors import EdgeRuntimeError
 from edge_runtime.motors.stopping import StopPlan
 from edge_runtime.supervisor.page import Page
 from edge_runtime.supervisor.process import DEAF_TO, DONE, STAND_DOWN
 
 ANSWER_S = 10.0  # for a process that still starts
+
+
+def watch_over(config: StartConfig) -> AbstractContextManager[Supervisor | None]:
+    """Who stops the arm if we cannot; nobody where it is to stay as it is, or is not there."""
+    alone = config.dry_run or config.robot.stop_policy == "hold" or isinstance(config.robot, NoRobotConfig)
+    return nullcontext() if alone else Supervisor()
 
 
 class Supervisor:

@@ -1,0 +1,44 @@
+"""The page of a profile: whole, self-contained, and nobody's text becomes markup."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+from edge_runtime.profiler import page, text
+
+from .findings import findings
+
+
+def body_of(content: str) -> ElementTree.Element:
+    return ElementTree.fromstring(content[content.index("<body>") : content.index("</html>")])
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
+    content = page.render(findings(infer=0.1, network=0.01))
+    assert len(body_of(content).findall("svg")) == 5
+    assert not any(word in content for word in ("http", "src=", "<script", "@import", "url("))
+
+
+def test_text_from_elsewhere_is_escaped() -> None:
+    numbers = findings(infer=0.1)
+    evil = replace(numbers, setting=replace(numbers.setting, policy="<script>alert(1)</script>"))
+    assert "<script" not in page.render(evil)
+
+
+def test_extremes_can_be_drawn() -> None:
+    for numbers in (
+        findings(trips=1, infer=1e-6),
+        findings(trips=2000, infer=3.0),
+        replace(findings(infer=0.1), levels=[(0.0, 0)], lateness=[(0.0, 1)]),
+    ):
+        assert len(body_of(page.render(numbers)).findall("svg")) == 5
+
+
+def test_the_text_has_every_stage_and_fits_a_terminal() -> None:
+    report = text.report(findings(infer=0.1, cold_s=1.0))
+    assert max(map(len, report.splitlines())) <= 160
+    for stage in ("capture", "infer", "network", "other", "round_trip"):
+        assert f"\n{stage} " in report
+    row = next(line for line in report.splitlines() if line.startswith("infer"))
+    assert row.split()[1:4] == ["1100.00", "20", "100.00"]
