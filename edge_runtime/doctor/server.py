@@ -254,6 +254,8 @@ def _how_to_fit(error: EdgeRuntimeError) -> str:
 
 
 def _how_to_talk(error: EdgeRuntimeError) -> str:
+    if isinstance(error, AccessError):
+        return "the token and the certificate as the server has them: token_file, tls.cert, tls.key"
     if isinstance(error, ModelError):
         return "the server's log has the same id"
     if isinstance(error, DeviceError):
