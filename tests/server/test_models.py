@@ -23,6 +23,7 @@ from edge_runtime.errors import OutputError
 from edge_runtime.wire.messages import Chunk, Pace, Policy, Replaced, Welcome
 from policy_server import bundle, models_word
 from policy_server.admin import Admin
+from policy_server.config import LimitsConfig
 from policy_server.models import Models
 from policy_server.server import PolicyServer
 
@@ -56,7 +57,8 @@ def socket_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(tiny: Path, engines: Engines, socket_path: Path) -> Iterator[PolicyServer]:
-    with serving(tiny, admin_socket=socket_path) as server:
+    flood = LimitsConfig(observations_per_second=0)
+    with serving(tiny, admin_socket=socket_path, limits=flood) as server:
         yield server
 
 
