@@ -11,18 +11,18 @@ from edge_runtime.errors import OutputError
 
 
 class QueueLog:
-    """An onlooker that keeps (seconds since the start, episode, level before the pick) of each timestep."""
+    """Keeps (seconds since the start, episode, level before the pick, timesteps so far) of each record it sees."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[float, int, int]] = []
+        self.rows: list[tuple[float, int, int, int]] = []
 
     def see(self, record: Record, account: Account) -> None:
-        self.rows.append((record.time_ns / 1e9 - account.started_s, account.episode, record.level))
+        self.rows.append((record.time_ns / 1e9 - account.started_s, account.episode, record.level, record.sequence))
 
     def write(self, path: Path) -> None:
         """Raises OutputError."""
         try:
             with path.open("w", newline="") as file:
-                csv.writer(file).writerows([("time_s", "episode", "level"), *self.rows])
+                csv.writer(file).writerows([("time_s", "episode", "level", "count"), *self.rows])
         except OSError as error:
             raise OutputError(f"queue_log: cannot write {path}: {error.strerror}") from error

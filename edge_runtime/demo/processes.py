@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Any
 from edge_runtime.errors import EdgeRuntimeError
 
 STOP_S = 10.0
+POLL_S = 0.01
 
 
 class Process:
@@ -40,6 +42,22 @@ class Process:
             raise self.failure()
         report: dict[str, Any] = json.loads(line)
         return report
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def said(self, part: str) -> str:
+        """The first line of its log with `part` in it, once it is there. Raises its failure."""
+        while True:
+            ended = self.poll() is not None
+            for line in self._log.read_text().splitlines():
+                if part in line:
+                    return line
+            if ended:
+                raise self.failure()
+            time.sleep(POLL_S)
 
     def poll(self) -> int | None:
         assert self._process is not None

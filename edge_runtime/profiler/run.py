@@ -47,7 +47,7 @@ def profile(
     if not found or len(stages.trips) < LEAST_TRIPS:
         raise StreamError(f"{len(stages.trips)} round trips are too few to judge by: let it run longer (duration_s)")
     account, pictures = found[0]
-    rows = [(at_s, level) for at_s, _, level in levels.rows]
+    rows = [(at_s, level) for at_s, _, level, _ in levels.rows]
     first = next((index for index, (_, level) in enumerate(rows) if level), 0)
     return Findings(
         setting=_setting(account, pictures, idle_gap_ms),
