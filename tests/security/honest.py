@@ -1,0 +1,136 @@
+"""An honest robot in a process of its own: the real loop, ring, observer and stream, at 30 Hz, until stdin closes.
+
+`python -m tests.security.honest ADDRESS` prints a line when its first chunk is merged, and at the end what it lived
+through, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
+from edge_runtime.access import Access
+from edge_runtime.observer import Look, Observer
+from edge_runtime.stream import PolicyStream
+from edge_runtime.task import Task
+from edge_runtime.threshold import FixedThreshold
+from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
+from edge_runtime.wire.messages import Floats, Hello, Pixels
+
+FPS = 30.0
+
+
+@dataclass
+class Arm:
+    """Is at once where it is told to be."""
+
+    joints: list[float]
+
+    def read(self) -> Sequence[float]:
+        return self.joints
+
+    def write(self, goals: Sequence[float]) -> None:
+        self.joints = list(goals)
+
+
+@dataclass(frozen=True)
+class Frame:
+    pixels: Pixels
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class Camera:
+    """Always has a frame of this moment."""
+
+    height: int
+    width: int
+
+    def latest(self) -> Frame:
+        return Frame(np.full((self.height, self.width, 3), 90, np.uint8), time.monotonic_ns())
+
+
+@dataclass(frozen=True)
+class Numbers:
+    values: Floats = field(default_factory=lambda: np.zeros(2, np.float32))
+
+    def read(self) -> Floats:
+        return self.values
+
+
+def run(address: str) -> dict[str, float]:
+    stream = PolicyStream(Access(address))
+    description = stream.describe(threading.Event())
+    assert description is not None
+    policy = description.policies[0]
+    hello = Hello(policy.joints, policy.cameras, policy.extra_state, policy.fps, policy.name, policy.chunk_size)
+    ring = ActionRing(2 * policy.chunk_size, len(policy.joints))
+    stages = StageTimes((*STAGES, "round_trip"))
+    observer = Observer(
+        Look(
+            policy,
+            {camera.name: Camera(camera.height, camera.width) for camera in policy.cameras},
+            {vector.name: Numbers(np.zeros(vector.dimension, np.float32)) for vector in policy.extra_state},
+            False,
+            0.5,
+            Task(""),
+        ),
+        ring,
+        stream.send,
+        on_lost=stream.suspect,
+        stages=stages,
+        fps=FPS,
+        threshold=FixedThreshold(policy.chunk_size - 2),  # an observation with nearly every tick
+        latency=LatencyWindow(),
+        rows=policy.chunk_size,
+    )
+    loop = ActuatorLoop(ring, PythonPort(Arm([0.0] * len(policy.joints)), len(policy.joints)), fps=FPS)
+    loop.prime([0.0] * len(policy.joints))
+    over = threading.Event()
+
+    def watch() -> None:
+        seen = 0
+        while not over.is_set():
+            record = loop.wait(seen, 0.5)
+            if record is not None:
+                seen = record.sequence
+                observer.observe(record)
+
+    threads = [threading.Thread(target=work) for work in (loop.run, watch, lambda: stream.run(hello, observer))]
+    for thread in threads:
+        thread.start()
+    seen = 0
+    while observer.merges == 0:
+        record = loop.wait(seen, 5.0)
+        assert record is not None
+        seen = record.sequence
+    before = loop.counters()
+    print("running", flush=True)
+    sys.stdin.read()
+    after = loop.counters()
+    over.set()
+    stream.stop()
+    loop.stop()
+    for thread in threads:
+        thread.join()
+    counts = observer.counts
+    return {
+        "ticks": after["ticks"] - before["ticks"],
+        "starved": after["starved"] - before["starved"],
+        "asked": counts["sent"],
+        "chunks": counts["chunks_merged"],
+        "failures": counts["failures"] + counts["lost"],
+        "reconnects": stream.reconnects,
+        "round_trip_p99_s": stages.summaries()["round_trip"].p99,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(sys.argv[1])))
