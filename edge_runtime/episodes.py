@@ -6,10 +6,14 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from edge_runtime._realtime import ActuatorLoop, Record
+from edge_runtime.account import Account
 from edge_runtime.errors import ConfigError, DeviceError
+from edge_runtime.observer import Observer
 
 RESET_S = 30.0
 ASK_S = 2.0
@@ -63,3 +67,50 @@ class Episodes:
         if not isinstance(report, dict):
             raise DeviceError(f"reset_url: {method} {self._url} answered no JSON object")
         return report
+
+
+class EpisodeSeries:
+    """Runs one episode after the other, and counts the ticks that starve once an episode has had its first chunk.
+
+    Between episodes the loop pauses: nothing is written while the scene is placed, then the present position is the
+    goal, the ring is empty and the timestep 0.
+    """
+
+    def __init__(self, judge: Episodes, loop: ActuatorLoop, observer: Observer, account: Account) -> None:
+        self._judge = judge
+        self._loop = loop
+        self._observer = observer
+        self._account = account
+        self._merges_before: int | None = None  # merges until the episode began; None once its first chunk was seen
+        self._starved_before = 0  # starved ticks until that chunk was there
+
+    def run(self, seeds: Iterable[int], stop: threading.Event) -> None:
+        """Returns after the last episode, or once `stop` is set. Outcomes go to the account. Raises DeviceError."""
+        for number, seed in enumerate(seeds):
+            self._account.episode = number
+            self._loop.pause()
+            self._judge.reset(seed)
+            self._observer.new_episode()
+            starved_before = self._starved
+            self._merges_before = self._observer.merges
+            self._loop.resume()
+            outcome = self._judge.wait(stop)
+            if outcome is None:
+                return
+            starved = self._starved
+            waiting = self._merges_before is not None  # no chunk ever came
+            self._account.episodes.append(
+                {
+                    **asdict(outcome),
+                    "starved": starved - starved_before,
+                    "starved_after_first_chunk": 0 if waiting else starved - self._starved_before,
+                }
+            )
+
+    def see(self, record: Record, account: Account) -> None:
+        if self._merges_before is not None and record.merges > self._merges_before and record.level > 0:
+            self._starved_before, self._merges_before = self._starved, None
+
+    @property
+    def _starved(self) -> int:
+        return self._loop.counters()["starved"]

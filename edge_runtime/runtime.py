@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +14,14 @@ from dataclasses import dataclass
 from types import FrameType
 
 from edge_runtime import aggregation, fault_record, summary
-from edge_runtime._realtime import ActionRing, ActuatorLoop, Record
+from edge_runtime._realtime import ActionRing, ActuatorLoop
 from edge_runtime.access import Access
 from edge_runtime.account import Account, Onlooker
 from edge_runtime.arm import Arm
 from edge_runtime.cameras import make_camera
 from edge_runtime.chronicle import Chronicle
 from edge_runtime.config import StartConfig
-from edge_runtime.episodes import Episodes
+from edge_runtime.episodes import Episodes, EpisodeSeries
 from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError
 from edge_runtime.extra_state import make_vector
 from edge_runtime.introduction import choose, introduce
@@ -30,6 +31,7 @@ from edge_runtime.observer import Look, Observer
 from edge_runtime.queue_log import QueueLog
 from edge_runtime.robots import Robot, make_robot
 from edge_runtime.state import RuntimeState
+from edge_runtime.status_line import StatusLine
 from edge_runtime.stream import PolicyStream
 from edge_runtime.supervisor.client import Supervisor
 from edge_runtime.task import Task
@@ -96,10 +98,8 @@ class Runtime:
         self._tell = tell
         self._idle_gap_s = idle_gap_s
         self._stages = stages or StageTimes((*STAGES, "round_trip"))
-        self._starved_before = 0  # starved ticks until the episode's first chunk was there
-        self._merges_before: int | None = None  # merges until the episode began; None once its first chunk was seen
         self._queue_log = QueueLog()
-        self._onlookers = [*onlookers, *([self._queue_log] if config.queue_log is not None else [])]
+        self._onlookers: list[Onlooker] = [*onlookers, *([self._queue_log] if config.queue_log is not None else [])]
 
     def run(self) -> None:
         """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
@@ -200,6 +200,12 @@ class Runtime:
         account = Account(
             config, hello, views, robot, loop, observer, stream, chronicle, self._state, self._stages, self._started_s
         )
+        if config.metrics_port is not None:
+            from edge_runtime.metrics import Metrics  # prometheus-client: only for who asks for it
+
+            stack.enter_context(Metrics(config.metrics_port, account))
+        if config.status and sys.stderr.isatty():
+            self._onlookers.append(stack.enter_context(StatusLine(sys.stderr)))
         return _Parts(robot, loop, arm, chronicle, observer, stream, hello, account)
 
     def _threshold(self, latency: LatencyWindow, rows: int, *, filtered: bool) -> Threshold:
@@ -249,36 +255,12 @@ class Runtime:
         self._thread(stack, "observer", lambda: self._watch(parts), lambda: None)
         stack.callback(self._begin_to_stop)
         if config.episodes:
-            self._run_episodes(Episodes(config.reset_url), parts.loop, parts.observer, parts.account)
+            series = EpisodeSeries(Episodes(config.reset_url), parts.loop, parts.observer, parts.account)
+            self._onlookers.append(series)
+            series.run(range(config.first_seed, config.first_seed + config.episodes), self._stop)
+            self._stop.set()
         else:
             self._stop.wait(config.duration_s or None)
-
-    def _run_episodes(self, judge: Episodes, loop: ActuatorLoop, observer: Observer, account: Account) -> None:
-        for episode in range(self._config.episodes):
-            account.episode = episode
-            loop.pause()
-            judge.reset(self._config.first_seed + episode)
-            observer.new_episode()
-            starved_before = loop.counters()["starved"]
-            self._merges_before = observer.merges
-            loop.resume()
-            outcome = judge.wait(self._stop)
-            if outcome is None:
-                return
-            starved = loop.counters()["starved"]
-            account.episodes.append(
-                {
-                    "seed": outcome.seed,
-                    "success": outcome.success,
-                    "lifted": outcome.lifted,
-                    "time_s": outcome.time_s,
-                    "starved": starved - starved_before,
-                    "starved_after_first_chunk": 0
-                    if self._merges_before is not None
-                    else starved - self._starved_before,
-                }
-            )
-        self._stop.set()
 
     def _watch(self, parts: _Parts) -> None:
         """Follow the loop's records: the state, the queue's level, and the next observation."""
@@ -298,17 +280,12 @@ class Runtime:
                 self._state.rest(now_s)
             else:
                 self._state.observe(now_s, connected=observer.is_connected, level=record.level)
-                self._note_first_chunk(record, loop)
                 for onlooker in self._onlookers:
                     onlooker.see(record, parts.account)
                 if self._config.dry_run and now_s >= print_at_s:
                     print_at_s = now_s + PRINT_GOALS_EVERY_S
                     print("goal " + " ".join(f"{value:.1f}" for value in record.goal), flush=True)
             observer.observe(record)
-
-    def _note_first_chunk(self, record: Record, loop: ActuatorLoop) -> None:
-        if self._merges_before is not None and record.merges > self._merges_before and record.level > 0:
-            self._starved_before, self._merges_before = loop.counters()["starved"], None
 
     # -- stopping ---------------------------------------------------------------------------------------------------
 
