@@ -45,6 +45,16 @@ class Account:
     episodes: list[dict[str, Any]] = field(default_factory=list)  # their outcomes
     error: str | None = None
 
+    def now(self) -> Report:
+        """What changes from moment to moment."""
+        return {
+            "state": self.state.current,
+            "queue_level": self.loop.record.level,
+            "threshold_rows": self.observer.threshold.rows,
+            "round_trip_s": self.observer.latency.last,
+            "control_hz": self.config.fps * self.config.substeps,
+        }
+
     def report(self) -> Report:
         """Everything since the start; durations in seconds."""
         counts, loop = self.observer.counts, self.loop

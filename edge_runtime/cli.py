@@ -23,6 +23,7 @@ WORDS = {
     "replay-fault": ("edge_runtime.replay:main", "show the seconds before a fault"),
     "service": ("edge_runtime.cli:service", "install, uninstall or show the systemd service"),
     "profile": ("edge_runtime.profiler.cli:main", "where every millisecond goes, and what to change first"),
+    "top": ("edge_runtime.top.cli:main", "watch a robot that runs: queue, round trips, lateness, servos"),
     "demo": ("edge_runtime.demo.cli:main", "a virtual arm at work, sequential against asynchronous"),
     "virtual-arm": (
         "edge_runtime.virtual_arm.cli:main",

@@ -180,6 +180,8 @@ class StartConfig:
     fault_folder: Path | None = None  # where the ticks before a fault go; by default ~/.local/state/edge-runtime
     give_up_after_s: float = 30.0  # without a server; 0 = never
     summary: Path | None = None  # JSON, written at the end
+    metrics_port: int | None = None  # Prometheus, on 127.0.0.1 only; 0 = any
+    status: bool = True  # a line that shows how it goes, where stderr is a terminal
     queue_log: Path | None = None  # CSV of time, episode and queue level, for plots
     tls: TlsConfig = field(default_factory=TlsConfig)
     token_file: Path | None = None  # a bearer token for the server; only its owner may read it
@@ -205,6 +207,8 @@ class StartConfig:
             raise ConfigError(f"image_tolerance: {self.image_tolerance} is not a level in 0..255, above 0")
         if not 0 <= self.jpeg_quality <= 100:
             raise ConfigError(f"jpeg_quality: {self.jpeg_quality} is not in 0..100 (0 = raw)")
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
+            raise ConfigError(f"metrics_port: {self.metrics_port} is not in 0..65535")
         if not 1 <= self.priority <= 99:
             raise ConfigError(f"priority: {self.priority} is not in 1..99")
         if any(number < 0 for number in self.cpu_affinity):

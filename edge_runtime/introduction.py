@@ -80,6 +80,7 @@ def introduce(
     found = differences(hello, policy)
     if found:
         raise ProtocolError(f"robot and policy {policy.name} do not fit: " + "; ".join(found))
+    compared = ", ".join(units) + (f"; {config.image_tolerance:g} levels in a picture" if sees else "")
     log.info(
         "policy %s (%s), %d of %d actions per chunk at %g Hz, similar below %s",
         policy.name,
@@ -87,8 +88,6 @@ def introduce(
         rows,
         policy.chunk_size,
         config.fps,
-        f"{tolerance:g} (L2 over {', '.join(units)}{f', {config.image_tolerance:g} levels in a picture' if sees else ''})"
-        if tolerance
-        else "nothing (filter off)",
+        f"{tolerance:g} (L2 over {compared})" if tolerance else "nothing (filter off)",
     )
     return hello

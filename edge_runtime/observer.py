@@ -26,8 +26,8 @@ import numpy as np
 
 from edge_runtime._realtime import ActionRing, Record
 from edge_runtime.errors import DeviceError, ProtocolError, StreamError
-from edge_runtime.threshold import Threshold
 from edge_runtime.task import Task
+from edge_runtime.threshold import Threshold
 from edge_runtime.timing import SERVER_STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire.messages import Answer, Chunk, Failure, Floats, Frame, Observation, Pixels, Policy, Skipped
 
@@ -102,7 +102,7 @@ class Observer:
         self._send = send
         self._on_lost = on_lost
         self._fps = fps
-        self._threshold = threshold
+        self.threshold = threshold
         self._rows = rows
         self._idle_gap_ns = int(idle_gap_s * 1e9)
         self._clock_ns = clock_ns
@@ -236,7 +236,7 @@ class Observer:
         """None = send nothing now; otherwise whether the observation must go."""
         if not self._connected or record.paused or self._waiting(now_ns):
             return None
-        if record.level > self._threshold.rows or now_ns < self._not_before_ns:
+        if record.level > self.threshold.rows or now_ns < self._not_before_ns:
             return None
         must_go = record.level <= math.ceil((self.latency.bound() + self.skip_s) * self._fps) + 1
         return must_go if must_go or now_ns >= self._quiet_until_ns else None

@@ -188,6 +188,11 @@ class LatencyWindow:
     def n(self) -> int:
         return len(self._samples)
 
+    @property
+    def last(self) -> float:
+        """The newest in seconds; 0 before the first."""
+        return self._samples[-1] if self._samples else self._cold or 0.0
+
     def quantile(self) -> float:
         """Q(L) in seconds; before the second sample the cold one, before the first 0."""
         if self._samples:

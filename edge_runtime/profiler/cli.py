@@ -30,6 +30,7 @@ class ProfileConfig(StartConfig):
     idle_gap_ms: float = 0.0  # rest between a chunk and the next observation: clocks that fall asleep show up
     frames: str = SYNTHETIC  # robot.type=none: what its cameras see; or the path of a video
     similarity_tolerance: float | None = 0.0  # 0 = every observation is run
+    status: bool = False  # it shows its own progress
     json: Path | None = None  # all figures, and each round trip
     html: Path | None = None  # a page of its own with the figures drawn
 

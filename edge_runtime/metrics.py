@@ -1,0 +1,134 @@
+"""The run's account for Prometheus, under the summary's names: read when it asks, on a port of this machine only."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from edge_runtime.account import Account
+from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.timing import Histogram
+
+try:
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ConfigError(
+        "metrics_port: prometheus-client is not installed; pip install 'edge-runtime[metrics]'"
+    ) from error
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+PREFIX = "edge_runtime_"
+SECONDS = (1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+STATES = ("starting", "running", "draining", "holding", "fault", "stopping")
+_HEALTH = {"load": "percent of the duty", "voltage": "V", "temperature": "degrees Celsius", "current": "A"}
+
+
+class Metrics:
+    """Serves /metrics from entering to leaving; `port` is the one that was got."""
+
+    def __init__(self, port: int, account: Account) -> None:
+        self.port = port
+        self._registry = CollectorRegistry()
+        self._registry.register(_Run(account))
+
+    def __enter__(self) -> Metrics:
+        """Raises OutputError when the port cannot be had."""
+        try:
+            self._server, self._thread = start_http_server(self.port, HOST, self._registry)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0).lower()
+            raise OutputError(f"metrics_port: {HOST}:{self.port}: {reason}") from error
+        self.port = self._server.server_port
+        log.info("metrics on http://%s:%d/metrics", HOST, self.port)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Run(Collector):
+    """A view of the account: nothing is counted here."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def collect(self) -> Iterator[Metric]:
+        account = self._account
+        report = account.report()
+        yield from self._now(account)
+        for group in ("loop", "observations", "chunks", "traffic"):
+            for name, value in report[group].items():
+                yield _counter(f"{group}_{name}", value)
+        yield _counter("reconnects", report["reconnects"])
+        yield _counter("faults", len(report["faults"]))
+        yield _histograms("lateness", {"": account.loop.lateness()})
+        yield _histograms("action_age", {"": account.loop.action_age()})
+        yield _histograms("bus_time", {"": account.loop.bus_time()})
+        yield _histograms("stage", account.stages.histograms, label="stage")
+        yield from _bus(report["bus"])
+
+    def _now(self, account: Account) -> Iterator[Metric]:
+        now = account.now()
+        yield _gauge("queue_level", "Actions left.", now["queue_level"])
+        yield _gauge("threshold_rows", "A chunk is asked for when no more are left.", now["threshold_rows"])
+        yield _gauge("round_trip_seconds", "The last one.", now["round_trip_s"])
+        yield _gauge("control_hz", "The rate that is kept.", now["control_hz"])
+        states = GaugeMetricFamily(f"{PREFIX}state", "1 = the present one.", labels=["state"])
+        for state in STATES:
+            states.add_metric([state], state == now["state"])
+        yield states
+
+
+def _gauge(name: str, what: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, what, value=value)
+
+
+def _counter(name: str, value: float | Mapping[str, float]) -> Metric:
+    """A count since the start; one that is split has a label `kind`."""
+    if not isinstance(value, Mapping):
+        return CounterMetricFamily(PREFIX + name, "As in the summary.", value=value)
+    family = CounterMetricFamily(PREFIX + name, "As in the summary.", labels=["kind"])
+    for kind, count in value.items():
+        family.add_metric([kind], count)
+    return family
+
+
+def _histograms(name: str, histograms: Mapping[str, Histogram], label: str | None = None) -> Metric:
+    family = HistogramMetricFamily(f"{PREFIX}{name}_seconds", "As in the summary.", labels=[label] if label else None)
+    for value, histogram in histograms.items():
+        counts = histogram.cumulative(SECONDS)
+        buckets: list[tuple[str, float]] = [(str(bound), n) for bound, n in zip(SECONDS, counts, strict=True)]
+        family.add_metric([value] if label else [], [*buckets, ("+Inf", histogram.n)], histogram.sum_s)
+    return family
+
+
+def _bus(report: Mapping[str, Any]) -> Iterable[Metric]:
+    joints: Mapping[str, Mapping[str, Any]] = report["joints"]
+    misses = CounterMetricFamily(f"{PREFIX}bus_misses", "Replies that did not come.", labels=["joint"])
+    errors = GaugeMetricFamily(f"{PREFIX}bus_errors", "1 = the servo reported it.", labels=["joint", "error"])
+    for joint, counts in joints.items():
+        misses.add_metric([joint], counts["misses"])
+        if counts["errors"]:
+            errors.add_metric([joint, counts["errors"]], 1)
+    yield misses
+    yield errors
+    for name, unit in _HEALTH.items():
+        family = GaugeMetricFamily(f"{PREFIX}bus_{name}", f"The last reading, {unit}.", labels=["joint"])
+        for joint, counts in joints.items():
+            if name in counts:
+                family.add_metric([joint], counts[name])
+        yield family
+    for name, count in report.items():
+        if name != "joints":
+            yield _counter(f"bus_{name}", count)

@@ -1,0 +1,63 @@
+"""`edge-runtime top`: a robot that runs, as it moves, from its metrics port; from elsewhere through `ssh -L`."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from dataclasses import dataclass
+
+from edge_runtime import flags
+from edge_runtime.errors import ConfigError, StreamError
+
+PATIENCE_S = 5.0
+
+
+@dataclass
+class TopConfig:
+    """`edge-runtime top`: draw what `edge-runtime start --metrics_port=9464` tells, until Ctrl-C or its end.
+
+    From another machine: ssh -N -L 9464:127.0.0.1:9464 ROBOT, then `edge-runtime top` here.
+    """
+
+    url: str = "http://127.0.0.1:9464/metrics"
+    every_s: float = 0.25
+    frames: int = 0  # draw so often, then end; 0 = for ever
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"url: {self.url!r} is not an http:// address")
+        if not 0.05 <= self.every_s <= 60:
+            raise ConfigError(f"every_s: {self.every_s:g} is not in 0.05..60")
+        if self.frames < 0:
+            raise ConfigError(f"frames: {self.frames} is less than 0")
+
+
+def main(argv: list[str]) -> int:
+    config = flags.parse(TopConfig, argv, prog="edge-runtime top")
+    for package in ("rich", "prometheus_client"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"top: {package} is not installed; pip install 'edge-runtime[top]'")
+    from rich.live import Live
+
+    from edge_runtime.top.history import History
+    from edge_runtime.top.reading import read
+    from edge_runtime.top.screen import draw
+
+    history = History()
+    history.add(read(config.url))  # what is wrong with the address is said before the screen is taken
+    pause, missed_s, drawn = threading.Event(), 0.0, 1
+    with Live(draw(history, config.url), auto_refresh=False, screen=True) as live:
+        while not config.frames or drawn < config.frames:
+            pause.wait(config.every_s)
+            try:
+                history.add(read(config.url))
+                missed_s = 0.0
+            except StreamError as error:
+                missed_s += config.every_s
+                history.trouble = str(error)
+                if missed_s >= PATIENCE_S:
+                    raise
+            live.update(draw(history, config.url), refresh=True)
+            drawn += 1
+    return 0
