@@ -13,9 +13,6 @@ from edge_runtime.errors import ConfigError
 
 # Long enough that no seam is a motion's largest step, short enough to follow what was last seen: docs/asyncbench.md.
 BLEND_ROWS = 6
-NAMES: Mapping[str, Any] = {**AGGREGATE, "linear_blend": LinearBlend(BLEND_ROWS)}
-
-
 DEFAULT = "weighted_average"
 ENSEMBLE = "temporal_ensemble"
 ENSEMBLE_COEFF = 0.01  # of the ACT paper (arXiv 2304.13705, section IV), for a policy that names none
