@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
     for package in ("rich", "prometheus_client"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"top: {package} is not installed; pip install 'edge-runtime[top]'")
+    from rich.console import Console
     from rich.live import Live
 
     from edge_runtime.top.history import History
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> int:
     history = History()
     history.add(read(config.url))  # what is wrong with the address is said before the screen is taken
     pause, missed_s, drawn = threading.Event(), 0.0, 1
-    with Live(draw(history, config.url), auto_refresh=False, screen=True) as live:
+    console = Console()  # elsewhere than on a terminal only the last look is printed
+    with Live(draw(history, config.url), console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while not config.frames or drawn < config.frames:
             pause.wait(config.every_s)
             try:
