@@ -23,7 +23,7 @@ from edge_runtime.robots import so_servos
 from edge_runtime.robots.so_servos import FIELD_REGISTERS, IDS, MULTI_TURN
 
 LAST_TICK = TICKS_PER_TURN - 1
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = 0.03
 LEAST = 400  # ticks, 35 degrees: a joint that moved less was forgotten
 
 _REGISTERS = ("Phase", "Operating_Mode", *FIELD_REGISTERS.values())

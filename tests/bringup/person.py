@@ -8,23 +8,30 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
+PROGRAM = (sys.executable, "-m", "edge_runtime.cli")
 PATIENCE_S = 20.0
 CTRL_C = "\x03"
 
 
 class Person:
-    """Runs `edge-runtime ARGUMENTS` on a pty of its own, which is its controlling terminal; ends with the context."""
+    """Runs `edge-runtime ARGUMENTS` on a pty of its own, which is its controlling terminal; ends with the context.
 
-    def __init__(self, *arguments: str) -> None:
-        self._command = ["setsid", "--ctty", sys.executable, "-m", "edge_runtime.cli", *arguments]
+    Or another `program`; further keywords are Popen's.
+    """
+
+    def __init__(self, *arguments: str, program: Sequence[str] = PROGRAM, **settings: Any) -> None:
+        self._command = ["setsid", "--ctty", *program, *arguments]
+        self._settings = settings
         self._seen = ""
         self._looked_at = 0
 
     def __enter__(self) -> Person:
         self._master, slave = os.openpty()
-        self._process = subprocess.Popen(self._command, stdin=slave, stdout=slave, stderr=slave)
+        self._process = subprocess.Popen(self._command, stdin=slave, stdout=slave, stderr=slave, **self._settings)
         os.close(slave)
         return self
 
