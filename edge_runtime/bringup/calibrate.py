@@ -86,7 +86,7 @@ def _put_back_unless_done(terminal: Terminal, bus: Bus) -> Iterator[None]:
             for name, values in before.items():
                 bus.establish(name, values)
             bus.establish("Lock", dict.fromkeys(IDS.values(), 1))
-            terminal.say("\nnothing is changed")
+            terminal.say("\nnothing is changed; torque is off")
         except BusError as error:
             terminal.say(f"\nthe servos are not as they were: {error}; calibrate again before the arm is used")
         finally:

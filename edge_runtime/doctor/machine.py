@@ -74,7 +74,7 @@ def realtime(config: StartConfig) -> Iterator[Finding]:
     said = f"a thread wakes {times_ms} ({late.n} times in {JITTER_S:g} s)"
     if late.p99 > LATE_PART / (config.fps * config.substeps):
         yield MACHINE.warning(
-            "jitter", said, "end what else runs here; docs/realtime.md has the settings of Pi and Jetson"
+            "jitter", said, "end what else runs here, or keep a processor for the loop: isolcpus, cpu_affinity"
         )
     else:
         yield MACHINE.ok("jitter", said)
