@@ -58,8 +58,9 @@ class Group:
 
 
 def _wrap(text: str, lead: str) -> str:
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)  # a peer may have said it
     return textwrap.fill(
-        text,
+        printable,
         WIDTH,
         initial_indent=lead,
         subsequent_indent=" " * len(lead),

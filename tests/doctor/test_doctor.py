@@ -146,6 +146,10 @@ def test_a_finding_in_eighty_columns_keeps_what_is_to_be_copied_whole() -> None:
     assert lines[-1] == f"                  → --robot.port={path}"
 
 
+def test_what_a_peer_said_does_not_reach_the_terminal_as_it_is() -> None:
+    assert "\x1b" not in str(Finding("server", "policy", "ok", "act\x1b[2J\x07"))
+
+
 def test_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     versions = {"onnxruntime": "", "onnxruntime-gpu": ""}
     monkeypatch.setattr(packages, "_version", lambda package: versions.get(package, "1.0"))
