@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 LEROBOT_PYTHON ?= python3
 SOURCES := cython_ext/_realtime.pyx pyproject.toml
 
-.PHONY: demo test check bench protos test-export test-lerobot build clean
+.PHONY: demo test check bench fuzz protos test-export test-lerobot build clean
 
 demo: build  ## the main job: a virtual arm, sequential against asynchronous
 	$(BIN)/edge-runtime demo $(ARGS)
@@ -25,6 +25,9 @@ check: build  ## lint, types, generated files
 
 bench: build  ## every figure in short form
 	$(BIN)/python scripts/bench.py --quick $(ARGS)
+
+fuzz: build  ## every door through which a stranger's bytes come in, ten minutes on two cores
+	$(BIN)/python scripts/fuzz.py $(ARGS)
 
 protos: build  ## protos/policy.proto -> edge_runtime/wire
 	$(BIN)/python -m grpc_tools.protoc -Iedge_runtime/wire=protos --python_out=. --pyi_out=. --grpc_python_out=. edge_runtime/wire/policy.proto

@@ -91,12 +91,11 @@ class Access:
 
     def _read(self) -> Files:
         tls = self.tls
-        return Files(
-            ca=None if tls.ca is None else credentials.certificate(tls.ca, "tls.ca"),
-            cert=None if tls.cert is None else credentials.certificate(tls.cert, "tls.cert"),
-            key=None if tls.key is None else credentials.key(tls.key, "tls.key"),
-            token="" if self._token_file is None else credentials.tokens(self._token_file, "token_file")[0],
-        )
+        ca = None if tls.ca is None else credentials.authorities(tls.ca, "tls.ca")
+        token = "" if self._token_file is None else credentials.tokens(self._token_file, "token_file")[0]
+        if tls.cert is None or tls.key is None:
+            return Files(ca, token=token)
+        return Files(ca, *credentials.pair(tls.cert, tls.key), token)
 
 
 def is_loopback(host: str) -> bool:

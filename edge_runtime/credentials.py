@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import ssl
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,26 +33,47 @@ def tokens(path: Path, setting: str) -> tuple[str, ...]:
     return found
 
 
-def key(path: Path, setting: str) -> bytes:
-    """A private key in PEM; a group may have it, the world may not."""
-    return _pem(path, setting, "PRIVATE KEY", _WORLD)
+def pair(cert: Path, key: Path) -> tuple[bytes, bytes]:
+    """The certificate in `tls.cert` and the private key in `tls.key`, in PEM, which belong together.
+
+    A group may have the key, the world may not. gRPC would fail each handshake with a wrong pair without a word.
+    """
+    certificate, secret = _pem(cert, "tls.cert", "CERTIFICATE", 0), _pem(key, "tls.key", "PRIVATE KEY", _WORLD)
+    try:
+        # Without a password it would ask for one on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"tls.key: {key} is not the unencrypted key of {cert} ({_reason(error)})") from error
+    return certificate, secret
 
 
-def certificate(path: Path, setting: str) -> bytes:
-    """Certificates in PEM, which are no secret."""
-    return _pem(path, setting, "CERTIFICATE", 0)
+def authorities(path: Path, setting: str) -> bytes:
+    """Certificates of those who sign others', in PEM."""
+    pem = _pem(path, setting, "CERTIFICATE", 0)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii", "replace"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{setting}: {path} holds a damaged certificate ({_reason(error)})") from error
+    return pem
 
 
 def expires(pem: bytes) -> datetime:
     """When the first certificate in `pem` ends: the second of the two times in its Validity (RFC 5280, 4.1.2.5)."""
     first = _CERTIFICATE.search(pem)
-    der = base64.b64decode(first.group(1)) if first else b""
-    found = re.search(_TIME + _TIME, der)
-    if found is None:
-        raise ConfigError("certificate: has no end of validity")
-    short, whole = found.group(3, 4)
-    text, pattern = (whole, "%Y%m%d%H%M%S") if whole else (short, "%y%m%d%H%M%S")
-    return datetime.strptime(text.decode(), pattern).replace(tzinfo=UTC)
+    try:
+        found = re.search(_TIME + _TIME, base64.b64decode(first[1])) if first else None
+        if found is None:
+            raise ConfigError("certificate: has no end")
+        short, whole = found.group(3, 4)
+        pattern = "%Y%m%d%H%M%S" if whole else "%y%m%d%H%M%S"
+        return datetime.strptime((whole or short).decode(), pattern).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise ConfigError(f"certificate: is damaged ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    """OpenSSL's own words, where there are any."""
+    return getattr(error, "reason", None) or str(error).partition("\n")[0] or type(error).__name__
 
 
 def _pem(path: Path, setting: str, label: str, forbidden: int) -> bytes:

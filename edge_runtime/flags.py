@@ -40,8 +40,13 @@ def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: st
             traceback.print_exc()
         elif not ours:
             said += " (--debug shows where)"
-        print(f"{prog}: {' '.join(said.split())}", file=sys.stderr)
+        print(f"{prog}: {one_line(said)}", file=sys.stderr)
         return error.exit_code if isinstance(error, EdgeRuntimeError) else EdgeRuntimeError.exit_code
+
+
+def one_line(text: str) -> str:
+    """`text` for a terminal: what a file or a peer said in it may hold line breaks and control sequences."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def parse(config_class: type[T], argv: Sequence[str], prog: str, *, positional: str = "") -> T:

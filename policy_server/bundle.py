@@ -139,11 +139,11 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _check_files(path: Path, listed: _Fields) -> set[str]:
     for name in listed.data:
+        pure = PurePosixPath(name)
+        if not name.isprintable() or pure.is_absolute() or ".." in pure.parts:
+            raise listed.wrong(name, name, "a path inside the bundle")
         entry = listed.table(name)
         size, digest = entry.whole("bytes", 0, 1 << 40), entry.text("sha256")
-        pure = PurePosixPath(name)
-        if pure.is_absolute() or ".." in pure.parts:
-            raise listed.wrong(name, name, "a path inside the bundle")
         try:
             with (path / name).open("rb") as stream:
                 if (have := (path / name).stat().st_size) != size:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import ssl
 from collections.abc import Callable
 
 import grpc
@@ -42,35 +41,14 @@ class ServerTls:
         config = self._config
         assert config.cert is not None
         assert config.key is not None
-        certificate = credentials.certificate(config.cert, "tls.cert")
-        key = credentials.key(config.key, "tls.key")
-        robots = credentials.certificate(config.client_ca, "tls.client_ca") if config.client_ca is not None else None
-        _check(config, robots)
+        certificate, key = credentials.pair(config.cert, config.key)
+        robots = None if config.client_ca is None else credentials.authorities(config.client_ca, "tls.client_ca")
         names, until = _read_certificate(certificate)
         said = "robots must show a certificate" if robots else "robots show no certificate"
         log.info("TLS: certificate of %s until %s; %s", names, until.date(), said)
         if until < datetime.datetime.now(datetime.UTC):
             log.error("tls.cert: %s expired on %s; no robot will connect", config.cert, until.date())
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=robots)
-
-
-def _check(config: TlsConfig, robots: bytes | None) -> None:
-    """gRPC would fail every handshake in silence: OpenSSL says what is wrong with the files."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    assert config.cert is not None
-    try:
-        context.load_cert_chain(config.cert, config.key, password=lambda: "")  # or it would ask on the terminal
-    except (ssl.SSLError, OSError, ValueError) as error:
-        raise ConfigError(
-            f"tls.key: {config.key} is not the unencrypted key of {config.cert} ({_reason(error)})"
-        ) from error
-    if robots is not None:
-        try:
-            context.load_verify_locations(cadata=robots.decode("ascii", "replace"))
-        except (ssl.SSLError, ValueError) as error:
-            raise ConfigError(
-                f"tls.client_ca: {config.client_ca} holds a damaged certificate ({_reason(error)})"
-            ) from error
 
 
 def _read_certificate(pem: bytes) -> tuple[str, datetime.datetime]:
@@ -83,10 +61,6 @@ def _read_certificate(pem: bytes) -> tuple[str, datetime.datetime]:
     except x509.ExtensionNotFound:
         raise ConfigError("tls.cert: names no host (it has no subjectAltName), so no robot would take it") from None
     except ValueError as error:
-        raise ConfigError(f"tls.cert: holds a damaged certificate ({_reason(error)})") from error
+        raise ConfigError(f"tls.cert: holds a damaged certificate ({error})") from error
     hosts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
     return ", ".join(hosts), certificate.not_valid_after_utc
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "reason", None) or str(error).partition("\n")[0]

@@ -212,6 +212,8 @@ def nested(name: str, text: str) -> str:
         return f"robot: {{type: so101_follower, cameras: {{front: {{{chosen}{value}}}}}}}"
     if parts[:-1] == ["robot"]:
         return f"robot: {{{'' if parts[-1] == 'type' else 'type: so101_follower, '}{value}}}"
+    if parts[:-1]:
+        return f"robot: {{type: so101_follower}}\n{parts[0]}: {{{value}}}"
     return f"robot: {{type: so101_follower}}\n{value}"
 
 

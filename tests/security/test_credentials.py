@@ -57,7 +57,7 @@ def test_a_file_that_is_none_is_refused_at_once(tmp_path: Path, token_file: Toke
     with pytest.raises(ConfigError, match=r"cannot read .*: no such file"):
         credentials.tokens(tmp_path / "missing", "token_file")
     with pytest.raises(ConfigError, match=r"tls\.ca: .* holds no certificate in PEM"):
-        credentials.certificate(token_file(GOOD), "tls.ca")
+        credentials.authorities(token_file(GOOD), "tls.ca")
 
 
 @pytest.mark.parametrize(("mode", "allowed"), [(0o600, True), (0o640, True), (0o644, False), (0o602, False)])
@@ -67,10 +67,10 @@ def test_a_key_is_not_for_the_world(certs: Path, tmp_path: Path, mode: int, allo
     key.write_bytes((certs / "server.key").read_bytes())
     key.chmod(mode)
     if allowed:
-        assert b"PRIVATE KEY" in credentials.key(key, "tls.key")
+        assert b"PRIVATE KEY" in credentials.pair(certs / "server.crt", key)[1]
     else:
         with pytest.raises(AccessError, match=f"mode 0{mode:o}"):
-            credentials.key(key, "tls.key")
+            credentials.pair(certs / "server.crt", key)
 
 
 def test_expiry_is_read_from_the_certificate(certs: Path) -> None:
