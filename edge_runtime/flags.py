@@ -52,10 +52,10 @@ def one_line(text: str) -> str:
 def parse(config_class: type[T], argv: Sequence[str], prog: str, *, positional: str = "") -> T:
     """The configuration that `argv` and its `--config_path` describe.
 
-    Flags are `--name=value`, `--name value` or, for a boolean, `--name`; words without dashes go to the field
-    `positional`. A class with a field `config_path` is given the path, and no file is read. `--help` prints every
-    setting and exits 0. Raises UsageError for an unknown or malformed flag and ConfigError for a file that cannot be
-    read, an unknown key, a missing field or a value of the wrong type.
+    Flags are `--name=value`, `--name value` or, for a boolean, `--name`; `a,b` is the list `[a, b]`; words without
+    dashes go to the field `positional`. A class with a field `config_path` is given the path, and no file is read.
+    `--help` prints every setting and exits 0. Raises UsageError for an unknown or malformed flag and ConfigError for a
+    file that cannot be read, an unknown key, a missing field or a value of the wrong type.
     """
     if "--help" in argv or "-h" in argv:
         print(help_text(config_class, prog, positional))
@@ -124,6 +124,12 @@ def _read_text(kind: Any, text: str, name: str) -> Any:
         value = _read_yaml(text) if text else text
     except ValueError as error:
         raise ConfigError(f"{name}: {schema.shown(text)} is not {schema.expected(kind)}: {error}") from error
+    if (
+        text
+        and not isinstance(value, list | dict)
+        and any(typing.get_origin(each) in (list, tuple) for each in members)
+    ):
+        return [each.strip() for each in text.split(",")]
     return text if str in members and type(value) not in members else value
 
 

@@ -200,7 +200,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
     if _is_required(field):
         return REQUIRED
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return "" if value in (None, "", {}, ()) else str(value).lower() if isinstance(value, bool) else str(value)
+    return "" if value in (None, "", {}, [], ()) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _comments(cls: type) -> dict[str, str]:

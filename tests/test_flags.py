@@ -364,8 +364,17 @@ def test_words_missing_or_too_many() -> None:
         flags.parse(Word, ["a", "b"], "prog", positional="file")
     with pytest.raises(ConfigError, match=r"counts.1: 'x' is not a whole number"):
         flags.parse(Words, ["a", "--counts=[1, x]"], "prog", positional="files")
-    with pytest.raises(ConfigError, match="counts: 5 is not a list of whole numbers"):
-        flags.parse(Words, ["a", "--counts=5"], "prog", positional="files")
+    with pytest.raises(ConfigError, match=r"counts.1: 'x' is not a whole number"):
+        flags.parse(Words, ["a", "--counts=1,x"], "prog", positional="files")
+    with pytest.raises(ConfigError, match="counts: '' is not a list of whole numbers"):
+        flags.parse(Words, ["a", "--counts="], "prog", positional="files")
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("[1, 2]", [1, 2]), ("1,2", [1, 2]), ("1, 2", [1, 2]), ("5", [5]), ("[]", [])]
+)
+def test_a_list_may_be_written_with_commas_alone(text: str, counts: list[int]) -> None:
+    assert flags.parse(Words, ["a", f"--counts={text}"], "prog", positional="files").counts == counts
 
 
 # Help.

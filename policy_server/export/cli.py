@@ -1,160 +1,151 @@
-"""`export-onnx CHECKPOINT --output DIR`: a LeRobot checkpoint becomes a bundle that `policy-server` runs."""
+"""`export-onnx CHECKPOINT --output=DIR`: a LeRobot checkpoint becomes a bundle that `policy-server` runs."""
 
 from __future__ import annotations
 
-import argparse
-import math
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
-from edge_runtime.errors import ConfigError, EdgeRuntimeError, UsageError
+from edge_runtime import flags
+from edge_runtime.errors import ConfigError, UsageError
 from edge_runtime.wire.messages import Joint
-from policy_server.engines.providers import Runtime
+from policy_server.engines.providers import Providers, Runtime
 from policy_server.export import joints
 from policy_server.export.progress import Progress
 from policy_server.export.request import Request
 
-
-class Parser(argparse.ArgumentParser):
-    """argparse with our exit code for a command line that is not understood."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
+PROG = "export-onnx"
 
 
-def parser() -> Parser:
-    root = Parser(
-        prog="export-onnx",
-        description=__doc__,
-        usage="%(prog)s CHECKPOINT --output DIR --fps FPS (--robot.type TYPE | --names A,B --units U) [options]\n"
-        "       %(prog)s --check BUNDLE [--providers P]",
-        allow_abbrev=False,
-    )
-    add = root.add_argument
-    add("checkpoint", nargs="?", help="folder written by lerobot-train, or a hub id that is in the local cache")
-    add("--output", type=Path, metavar="DIR", help="the bundle to write; must not exist")
-    add("--check", type=Path, metavar="BUNDLE", help="repeat a bundle's own checks on this machine; needs no torch")
-    stated = root.add_argument_group("what a checkpoint does not hold")
-    add = stated.add_argument
-    add("--robot.type", dest="robot_type", metavar="TYPE", help=f"joint names and units of {', '.join(joints.ROBOTS)}")
-    add("--robot.use_degrees", dest="use_degrees", type=boolean, default=True, metavar="BOOL", help="false: -100..100")
-    add("--names", type=words, metavar="A,B,…", help="joint names, for a robot that is not in the table")
-    add("--units", type=words, metavar="U[,U…]", help="their units: one for all, or one for each")
-    add("--fps", type=float, metavar="FPS", help="actions per second that the policy was trained at")
-    add("--stats", type=Path, metavar="FILE", help="normalisation statistics instead of the checkpoint's: a data set's "
-        "meta/stats.json, or safetensors")  # fmt: skip
-    add("--tokenizer", type=Path, metavar="DIR", help="folder of the language model: tokenizer.json, config.json")
-    add("--image_size", type=sizes, default={}, metavar="[CAMERA=]WxH,…", help="size of the robot's frames, where it "
-        "is not the one in the checkpoint; they are resized in the graph")  # fmt: skip
-    graph = root.add_argument_group("how the graphs are to be")
-    add = graph.add_argument
-    add("--precision", choices=("fp32", "fp16"), default="fp32", help="fp16: weights stored in half the bytes")
-    add("--opset", type=int, default=18, choices=range(18, 24), metavar="N", help="ONNX opset, 18..23 (default: 18)")
-    add("--dynamic", action="store_true", help="SmolVLA: leave the number of tokens free too")
-    add("--providers", choices=("auto", "cpu", "cuda", "tensorrt"), default="auto", help="where --check runs")
-    add("--debug", action="store_true", help="show a traceback with an error")
-    return root
+@dataclass
+class StatedRobot:
+    """The robot that the policy was trained on, in LeRobot's words."""
+
+    type: str | None = None  # so100_follower or so101_follower: joint names and units from a table
+    use_degrees: bool = True  # false: -100..100
 
 
-def boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not true or false")
-    return text.lower() == "true"
+@dataclass
+class ExportConfig:
+    """A LeRobot checkpoint becomes a bundle, checked against torch before it appears.
 
+    export-onnx CHECKPOINT --output=DIR --fps=30 --robot.type=so101_follower
+    export-onnx CHECKPOINT --output=DIR --fps=30 --names=a.pos,b.pos --units=degrees
+    export-onnx --check=BUNDLE repeats a bundle's own checks on this machine, and needs no torch.
+    """
 
-def words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(","))
+    checkpoint: str | None = None  # a folder written by lerobot-train, or a hub id that is in the local cache
+    output: Path | None = None  # the bundle to write; must not exist
+    check: str | None = None  # a bundle: a folder, or the name of a shipped one
+    robot: StatedRobot = field(default_factory=StatedRobot)
+    names: list[str] = field(default_factory=list)  # of the joints, for a robot that is not in the table
+    units: list[str] = field(default_factory=list)  # one for all joints, or one for each
+    fps: float | None = None  # actions per second that the policy was trained at
+    stats: Path | None = None  # a data set's meta/stats.json, or safetensors, instead of the checkpoint's statistics
+    tokenizer: Path | None = None  # folder of the language model: tokenizer.json, config.json
+    image_size: str | dict[str, str] = field(default_factory=dict)  # 640x480, or by camera, where not the checkpoint's
+    precision: Literal["fp32", "fp16"] = "fp32"  # fp16: weights stored in half the bytes
+    opset: Literal[18, 19, 20, 21, 22, 23] = 18  # of ONNX
+    dynamic: bool = False  # SmolVLA: leave the number of tokens free too
+    providers: Providers = "auto"  # where --check runs
+    debug: bool = False  # tracebacks
 
+    def __post_init__(self) -> None:
+        if self.fps is not None and not 0.1 <= self.fps <= 1000:
+            raise ConfigError(f"fps: {self.fps:g} is not in 0.1..1000")
+        _ = self.sizes
 
-def sizes(text: str) -> dict[str, tuple[int, int]]:
-    """`640x480`, or `front=640x480,wrist=320x240` -> camera, or "" for all -> (height, width)."""
-    found = {}
-    for part in text.split(","):
-        camera, _, size = part.rpartition("=")
-        width, _, height = size.partition("x")
-        if not (width.isdecimal() and height.isdecimal() and 0 < int(width) <= 8192 and 0 < int(height) <= 8192):
-            raise argparse.ArgumentTypeError(f"{part!r} is not a size such as 640x480 or front=640x480")
-        found[camera] = (int(height), int(width))
-    return found
+    @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Camera, or "" for all -> (height, width) of the frames that will come."""
+        texts = {"": self.image_size} if isinstance(self.image_size, str) else self.image_size
+        return {camera: _size(f"image_size.{camera}".rstrip("."), text) for camera, text in texts.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    debug = "--debug" in (sys.argv if arguments is None else arguments)
-    previous = signal.signal(signal.SIGTERM, _terminate)  # so that nothing half-written stays behind
+    return flags.run_main(run, sys.argv[1:] if arguments is None else arguments, PROG)
+
+
+def run(argv: list[str]) -> int:
+    """Raises what went wrong; whatever ends it, nothing half-written stays behind."""
+    config = flags.parse(ExportConfig, argv, prog=PROG, positional="checkpoint")
+    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
-        options = parser().parse_args(arguments)
-        if options.check:
-            run_check(options)
-        else:
-            run_export(options)
-    except EdgeRuntimeError as error:
-        if debug:
-            raise
-        print(f"export-onnx: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("export-onnx: interrupted; nothing was written", file=sys.stderr)
-        return 128 + signal.SIGINT
+        check(config) if config.check is not None else export(config)
     finally:
         signal.signal(signal.SIGTERM, previous)
     return 0
 
 
-def run_check(options: argparse.Namespace) -> None:
+def check(config: ExportConfig) -> None:
     from policy_server.bundle import locate
     from policy_server.export.check import check
 
-    check(locate(str(options.check)), Runtime(options.providers), Progress())
+    if config.checkpoint is not None:
+        raise UsageError("check: it looks at a bundle alone; leave the checkpoint out")
+    check(locate(str(config.check)), Runtime(config.providers), Progress())
 
 
-def run_export(options: argparse.Namespace) -> None:
-    for name in ("checkpoint", "output", "fps"):
-        if getattr(options, name) is None:
-            raise UsageError(f"{name} is missing (see export-onnx --help)")
-    request = request_of(options)
+def export(config: ExportConfig) -> None:
+    if config.checkpoint is None:
+        raise UsageError(f"checkpoint is missing: {PROG} CHECKPOINT --output=DIR …, see {PROG} --help")
+    if config.output is None:
+        raise UsageError("output is missing: --output=DIR, the bundle to write")
+    request = request_of(config)
     try:
         from policy_server.export import checkpoint, exporter
     except ImportError as error:
-        raise ConfigError(f"{error.name} is missing: install edge-runtime[export]") from error
-    exporter.export(checkpoint.locate(options.checkpoint), options.output, request, Progress())
+        raise ConfigError(f"{error.name} is not installed: pip install 'edge-runtime[export]'") from error
+    exporter.export(checkpoint.locate(config.checkpoint), config.output, request, Progress())
 
 
-def request_of(options: argparse.Namespace) -> Request:
-    """Raises ConfigError for what cannot be."""
-    if not (math.isfinite(options.fps) and 0.1 <= options.fps <= 1000):
-        raise ConfigError(f"fps: {options.fps:g} is not in 0.1..1000")
-    stated = {"fps": options.fps, "joints": "robot.type" if options.robot_type else "names, units"}
-    if options.stats:
-        stated["stats"] = options.stats.name
-    if options.image_size:
-        stated["image_size"] = {camera or "all": f"{w}x{h}" for camera, (h, w) in options.image_size.items()}
+def request_of(config: ExportConfig) -> Request:
+    """Raises UsageError or ConfigError for what cannot be."""
+    if config.fps is None:
+        raise UsageError("fps is missing: --fps=30, the rate that the policy was trained at")
+    stated: dict[str, object] = {
+        "fps": config.fps,
+        "joints": "robot.type" if config.robot.type else "names, units",
+    }
+    if config.stats:
+        stated["stats"] = config.stats.name
+    if config.sizes:
+        stated["image_size"] = {camera or "all": f"{w}x{h}" for camera, (h, w) in config.sizes.items()}
     return Request(
-        joints=joints_of(options),
-        fps=options.fps,
-        robot_type=options.robot_type,
-        precision=options.precision,
-        opset=options.opset,
-        dynamic=options.dynamic,
-        stats=options.stats,
-        tokenizer=options.tokenizer,
-        image_size=options.image_size,
+        joints=joints_of(config),
+        fps=config.fps,
+        robot_type=config.robot.type,
+        precision=config.precision,
+        opset=config.opset,
+        dynamic=config.dynamic,
+        stats=config.stats,
+        tokenizer=config.tokenizer,
+        image_size=config.sizes,
         stated=stated,
     )
 
 
-def joints_of(options: argparse.Namespace) -> tuple[Joint, ...]:
+def joints_of(config: ExportConfig) -> tuple[Joint, ...]:
     """The joints the user stated, one way or the other. Raises ConfigError for neither, both, or half of one."""
-    if options.robot_type and (options.names or options.units):
+    if config.robot.type and (config.names or config.units):
         raise ConfigError("robot.type: names and units come from the table; give either it or --names and --units")
-    if options.robot_type:
-        return joints.of_robot(options.robot_type, options.use_degrees)
-    if options.names and options.units:
-        return joints.of_user(options.names, options.units)
+    if config.robot.type:
+        return joints.of_robot(config.robot.type, config.robot.use_degrees)
+    if config.names and config.units:
+        return joints.of_user(config.names, config.units)
     raise ConfigError("robot.type: a checkpoint holds neither joint names nor units; give it, or --names and --units")
+
+
+def _size(setting: str, text: str) -> tuple[int, int]:
+    """`640x480` -> (480, 640)."""
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and 0 < int(width) <= 8192 and 0 < int(height) <= 8192):
+        raise ConfigError(f"{setting}: {text!r} is not WIDTHxHEIGHT, such as 640x480")
+    return int(height), int(width)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

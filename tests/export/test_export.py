@@ -77,7 +77,7 @@ def test_half_the_bytes_cost_little(bundle_of: BundleOf) -> None:
 
 def test_frames_of_another_size_are_resized_in_the_graph(tmp_path: Path) -> None:
     output = tmp_path / "wide"
-    assert main(arguments("smolvla_tiny", output, "--image_size=front=160x120")) == 0
+    assert main(arguments("smolvla_tiny", output, "--image_size.front=160x120")) == 0
     loaded = bundle.load(output)
     assert [(camera.name, camera.height, camera.width) for camera in loaded.policy.cameras] == [
         ("front", 120, 160),

@@ -229,13 +229,13 @@ CASES = {
     ),
     "no rate": Case(ACT, nothing, 78, "fps: 0 is not in", ("--robot.type=so101_follower", "--fps=0")),
     "a camera it lacks": Case(
-        SMOLVLA, nothing, 78, "image_size: top is not a camera", (*STATED, "--image_size=top=640x480")
+        SMOLVLA, nothing, 78, "image_size: top is not a camera", (*STATED, "--image_size.top=640x480")
     ),
     "statistics that are not there": Case(ACT, nothing, 78, "is not a file", (*STATED, "--stats=/nowhere.json")),
     "fps missing": Case(ACT, nothing, 64, "fps is missing", ("--robot.type=so101_follower",)),
-    "unknown flag": Case(ACT, nothing, 64, "unrecognized arguments: --fast", (*STATED, "--fast")),
-    "no size": Case(ACT, nothing, 64, "is not a size such as 640x480", (*STATED, "--image_size=big")),
-    "an opset of old": Case(ACT, nothing, 64, "--opset: invalid choice: 9", (*STATED, "--opset=9")),
+    "unknown flag": Case(ACT, nothing, 64, "unknown flag --fast", (*STATED, "--fast")),
+    "no size": Case(ACT, nothing, 78, "image_size: 'big' is not WIDTHxHEIGHT", (*STATED, "--image_size=big")),
+    "an opset of old": Case(ACT, nothing, 78, "opset: 9 is not one of 18, 19", (*STATED, "--opset=9")),
 }
 
 
