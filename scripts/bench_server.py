@@ -1,0 +1,49 @@
+"""What the policy server reaches with many robots, one line for each promise: batches, fairness, added time, idleness.
+
+    python scripts/bench_server.py [--quick] [--only=soak]
+
+Robots and server are two processes on this machine, so that on two cores each takes from the other.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+
+import onnxruntime
+from serverbench import reach
+
+from edge_runtime import flags
+from edge_runtime.errors import UsageError
+
+
+@dataclass
+class BenchConfig:
+    """One run of all measurements, about six minutes."""
+
+    quick: bool = False  # short ones, within a minute: for a look, not for the record
+    only: str = ""  # one part: small, seeing, most, replace or soak
+    threads: int = 1  # of one inference; the others serve
+    debug: bool = False
+
+
+def main(argv: list[str]) -> int:
+    config = flags.parse(BenchConfig, argv, prog="bench_server.py")
+    if config.only and config.only not in reach.PARTS:
+        raise UsageError(f"only: {config.only} is not one of {', '.join(reach.PARTS)}")
+    cores = len(os.sched_getaffinity(0))
+    print(f"{platform.machine()}, {cores} cores, onnxruntime {onnxruntime.__version__}, threads {config.threads}")
+    missed = 0
+    for part in reach.PARTS if not config.only else [config.only]:
+        for line in reach.PARTS[part](reach.QUICK if config.quick else reach.FULL, config.threads):
+            verdict = {True: "yes", False: "NO", None: ""}[line.met]
+            print(f"| {line.what} | {line.reach} | {line.measured} | {verdict} |", flush=True)
+            missed += line.met is False
+    print(f"{missed} missed" if missed else "all reached")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(flags.run_main(main, sys.argv[1:], "bench_server.py"))
