@@ -1,0 +1,150 @@
+"""What TLS costs a round trip on loopback: a server with it and one without, asked in turns.
+
+python scripts/bench_tls.py
+python scripts/bench_tls.py --quick
+
+Mutual TLS and a token against plain text. A ping is the network alone; the observations are a state, and one camera of
+640x480 as JPEG and raw, with a policy that does next to nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+import cv2
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from edge_runtime import flags  # noqa: E402
+from edge_runtime.access import Access  # noqa: E402
+from edge_runtime.config import TlsConfig  # noqa: E402
+from edge_runtime.demo.processes import Process  # noqa: E402
+from edge_runtime.stream import ACT, PolicyStream  # noqa: E402
+from edge_runtime.wire import codec  # noqa: E402
+from edge_runtime.wire.messages import Frame, Hello, Observation, Ping, Pixels, Policy  # noqa: E402
+from policy_server import certificates  # noqa: E402
+from tests.server.bundles import write_bundle  # noqa: E402
+
+PROMISED_MS = 1.0  # more than plain text, p50
+TURNS = {"ping": 2000, "state": 1000, "jpeg": 500, "raw": 300}
+SERVER = ("--listen=127.0.0.1:0", "--providers=cpu", "--threads=1", "--limits.observations_per_second=0")
+ENDS = ("--until_stdin_closes=true",)
+
+
+@dataclass
+class BenchConfig:
+    """`scripts/bench_tls.py`: exit 1 when TLS costs more than it may."""
+
+    quick: bool = False
+
+
+class Line:
+    """One stream, asked and answered in turn."""
+
+    def __init__(self, access: Access, policy: Policy) -> None:
+        self._channel = access.open()
+        self._say: SimpleQueue[bytes | None] = SimpleQueue()
+        hello = Hello(policy.joints, policy.cameras, policy.extra_state, policy.fps, policy.name)
+        self._say.put(codec.encode_hello(hello).SerializeToString())
+        self._call = self._channel.stream_stream(ACT)(iter(self._say.get, None), metadata=access.metadata)
+        next(self._call)
+
+    def round_trip_s(self, messages: list[bytes]) -> float:
+        began_s = time.perf_counter()
+        for message in messages:
+            self._say.put(message)
+        next(self._call)
+        return time.perf_counter() - began_s
+
+    def close(self) -> None:
+        self._say.put(None)
+        self._channel.close()
+
+
+def main(argv: list[str]) -> int:
+    config = flags.parse(BenchConfig, argv, prog="bench_tls.py")
+    turns = {what: count // 10 if config.quick else count for what, count in TURNS.items()}
+    with tempfile.TemporaryDirectory(prefix="bench-tls-") as name, ExitStack() as stack:
+        folder = Path(name)
+        certificates.write(folder, certificates.make(["127.0.0.1"], datetime.timedelta(days=1)))
+        token = folder / "token"
+        token.touch(0o600)
+        token.write_text(secrets.token_hex(32))
+        secured = (
+            *(f"--tls.cert={folder}/server.crt", f"--tls.key={folder}/server.key"),
+            *(f"--tls.client_ca={folder}/ca.crt", f"--token_file={token}"),
+        )
+        tls = TlsConfig(folder / "ca.crt", folder / "robot.crt", folder / "robot.key")
+        worst_ms = 0.0
+        print(f"{'round trip, p50':<16} {'plain':>9} {'TLS':>9} {'TLS costs':>10}   n")
+        for cameras in ([], [("front", 480, 640)]):
+            bundle = write_bundle(folder / f"bundle{len(cameras)}", cameras=cameras)
+            plain_at = stack.enter_context(serving(bundle, folder / f"plain{len(cameras)}"))
+            tls_at = stack.enter_context(serving(bundle, folder / f"tls{len(cameras)}", *secured))
+            accesses = [Access(plain_at), Access(tls_at, tls=tls, token_file=token)]
+            description = PolicyStream(accesses[0]).describe(threading.Event())
+            assert description is not None
+            lines = [Line(access, description.policies[0]) for access in accesses]
+            for what in ("jpeg", "raw") if cameras else ("ping", "state"):
+                worst_ms = max(worst_ms, compare(what, turns[what], lines))
+            for line in lines:
+                line.close()
+    print(f"TLS costs at most {worst_ms:.2f} ms of a round trip (promised: {PROMISED_MS:g} ms, p50)")
+    return 0 if worst_ms <= PROMISED_MS else 1
+
+
+@contextmanager
+def serving(bundle: Path, logs: Path, *arguments: str) -> Iterator[str]:
+    """A warm server; its address."""
+    logs.mkdir()
+    with Process("server", "policy_server", ["start", str(bundle), *SERVER, *ENDS, *arguments], logs) as server:
+        yield server.said("serving [").rsplit(" on ", 1)[1]
+
+
+def compare(what: str, turns: int, lines: list[Line]) -> float:
+    """Ask both in turns; print both medians and give their difference in milliseconds."""
+    took: tuple[list[float], list[float]] = ([], [])
+    for turn in range(turns + turns // 10):
+        messages = say(what, turn + 1 if what != "raw" else turn + 1_000_000)
+        for which in (0, 1) if turn % 2 else (1, 0):
+            seconds = lines[which].round_trip_s(messages)
+            if turn >= turns // 10:  # the first tenth is to get warm
+                took[which].append(seconds * 1e3)
+    plain, tls = statistics.median(took[0]), statistics.median(took[1])
+    print(f"{what:<16} {plain:>6.2f} ms {tls:>6.2f} ms {tls - plain:>+7.2f} ms   {turns}")
+    return tls - plain
+
+
+def say(what: str, id: int) -> list[bytes]:
+    if what == "ping":
+        return [codec.encode_ping(Ping(id)).SerializeToString()]
+    frames = (Frame.raw("front", PICTURE),) if what != "state" else ()
+    seen = Observation(id, session=1, timestep=id, must_go=True, state=np.zeros(3, np.float32), frames=frames)
+    return [message.SerializeToString() for message in codec.encode_observation(seen, 90 if what == "jpeg" else 0)]
+
+
+def picture() -> Pixels:
+    """A scene with some texture: 640x480, some 60 KB as JPEG."""
+    chance = np.random.default_rng(1)
+    coarse = chance.integers(0, 256, (30, 40, 3), np.uint8)
+    smooth = cv2.resize(coarse, (640, 480), interpolation=cv2.INTER_CUBIC).astype(np.int16)
+    return np.clip(smooth + chance.integers(-12, 13, smooth.shape), 0, 255).astype(np.uint8)
+
+
+PICTURE = picture()
+
+if __name__ == "__main__":
+    sys.exit(flags.run_main(main, sys.argv[1:], "bench_tls.py"))
