@@ -17,10 +17,48 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from edge_runtime.virtual_arm.episode import Episode
 from edge_runtime.virtual_arm.renderer import Renderer
 from edge_runtime.virtual_arm.scene import FIXED_GOAL, Scene
 
+IMAGES = "observation.images."
 SIZE = 96
+
+
+class Player:
+    """The bundle in the folder `bundle`, in a scene of its own; the same seed goes the same way each time."""
+
+    def __init__(self, bundle: Path, actions: int) -> None:
+        graph = json.loads((bundle / "manifest.json").read_text())["graphs"]["policy"]
+        self._session = onnxruntime.InferenceSession(bundle / graph, providers=["CPUExecutionProvider"])
+        self._names = [feature.name for feature in self._session.get_inputs()]
+        self._views = [name.removeprefix(IMAGES) for name in self._names if name.startswith(IMAGES)]
+        self._actions = actions
+        self._scene = Scene()
+        self._renderer = Renderer(self._scene.model, SIZE, SIZE) if self._views else None
+
+    def play(self, seed: int) -> Episode:
+        """The whole episode of `seed`."""
+        episode = self._scene.reset(seed, FIXED_GOAL if self._views else None)
+        while not episode.done:
+            (chunk,) = self._session.run(["action"], self._observe())
+            for action in chunk[0, : self._actions]:
+                if not episode.done:
+                    self._scene.step(action.astype(np.float64))
+        return episode
+
+    def close(self) -> None:
+        if self._renderer:
+            self._renderer.close()
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        values = {
+            "observation.state": self._scene.joint_state().astype(np.float32),
+            "observation.environment_state": self._scene.environment_state().astype(np.float32),
+        }
+        for view in self._views:
+            values[IMAGES + view] = self._renderer.render(self._scene.data, view)
+        return {name: values[name][np.newaxis] for name in self._names}
 
 
 def main() -> None:
@@ -30,34 +68,13 @@ def main() -> None:
     parser.add_argument("--actions", type=int, default=25, help="of each chunk")
     options = parser.parse_args()
 
-    graph = json.loads((options.bundle / "manifest.json").read_text())["graphs"]["policy"]
-    session = onnxruntime.InferenceSession(options.bundle / graph, providers=["CPUExecutionProvider"])
-    names = [feature.name for feature in session.get_inputs()]
-    views = [name.removeprefix("observation.images.") for name in names if name.startswith("observation.images.")]
-    scene = Scene()
-    renderer = Renderer(scene.model, SIZE, SIZE) if views else None
-
-    def observe() -> dict[str, np.ndarray]:
-        values = {
-            "observation.state": scene.joint_state().astype(np.float32),
-            "observation.environment_state": scene.environment_state().astype(np.float32),
-        }
-        for view in views:
-            values[f"observation.images.{view}"] = renderer.render(scene.data, view)
-        return {name: values[name][np.newaxis] for name in names}
-
+    player = Player(options.bundle, options.actions)
     solved = []
     for seed in range(options.episodes):
-        episode = scene.reset(seed, FIXED_GOAL if views else None)
-        while not episode.done:
-            (chunk,) = session.run(["action"], observe())
-            for action in chunk[0, : options.actions]:
-                if not episode.done:
-                    scene.step(action.astype(np.float64))
+        episode = player.play(seed)
         solved += [episode.as_dict()["time_s"]] if episode.success else []
         print(json.dumps(episode.as_dict()), flush=True)
-    if renderer:
-        renderer.close()
+    player.close()
     print(f"{len(solved)}/{options.episodes} solved, {statistics.fmean(solved):.2f} s on average")
 
 
