@@ -10,6 +10,7 @@ import sysconfig
 import tempfile
 import urllib.request
 from contextlib import ExitStack
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,8 @@ def test_the_page_from_the_box_to_the_service() -> None:
         calibration = Path(home, ".cache/huggingface/lerobot/calibration/robots/so_follower/my_arm.json")
         assert load(calibration) == CALIBRATION
         torque = [next(iter(frame["values"].values())) for frame in newcomer.frames() if is_torque_write(frame)]
-        assert [each["Torque_Enable"] for each in torque] == [0, 1, 0, 1, 0]  # first the memory of a new arm; two runs
+        changes = [value for value, _ in groupby(each["Torque_Enable"] for each in torque)]  # a busy host may ask twice
+        assert changes == [0, 1, 0, 1, 0]  # off to write the memory of a new arm; two runs, the dry one not among them
         assert list((newcomer.root / "etc/systemd/system").glob("*.service")) == [
             newcomer.root / "etc/systemd/system/policy-server.service"
         ]

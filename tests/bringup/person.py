@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import select
+import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -38,6 +42,9 @@ class Person:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        in_front = struct.unpack("i", fcntl.ioctl(self._master, termios.TIOCGPGRP, bytes(4)))[0]
+        if in_front > 0 and self._process.poll() is None:
+            os.killpg(in_front, signal.SIGKILL)  # what a shell has started, which may not heed a hang-up
         self._process.kill()
         self._process.wait()
         os.close(self._master)
