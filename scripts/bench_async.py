@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from edge_runtime import flags
@@ -14,8 +15,20 @@ from edge_runtime.demo.cli import DemoConfig, Screen, table
 from edge_runtime.demo.comparison import Comparison, Verdict
 
 
+@dataclass
+class BenchConfig(DemoConfig):
+    """bench_async.py: sequential against asynchronous on the virtual arm."""
+
+    quick: bool = False  # 2 episodes
+
+    def __post_init__(self) -> None:
+        if self.quick:
+            self.episodes = 2
+        super().__post_init__()
+
+
 def main(argv: list[str]) -> int:
-    config = flags.parse(DemoConfig, argv, prog="bench_async.py")
+    config = flags.parse(BenchConfig, argv, prog="bench_async.py")
     policy = config.policy or "state"
     with tempfile.TemporaryDirectory(prefix="bench-async-") as work:
         screen = Screen(config.episodes)

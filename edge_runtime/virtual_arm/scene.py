@@ -54,6 +54,14 @@ class Scene:
         self.episode = Episode(seed, goal)
         return self.episode
 
+    def place_again(self, block: tuple[float, float]) -> Episode:
+        """Put the block at `block` (x, y; metres), at rest, for another attempt; the arm stays as it is."""
+        self.data.qpos[self._block_at : self._block_at + 7] = (*block, REST_HEIGHT_M, 1, 0, 0, 0)
+        self.data.qvel[self._block_speed : self._block_speed + 6] = 0
+        mujoco.mj_forward(self.model, self.data)
+        self.episode = Episode(self.episode.seed, self.episode.goal)
+        return self.episode
+
     def step(self, targets: np.ndarray) -> None:
         """One control tick of 16 substeps towards `targets` (6,), joint units; clipped to the actuators' ranges."""
         self.drive(self.to_radians(targets))
