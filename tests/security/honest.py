@@ -1,7 +1,7 @@
 """An honest robot in a process of its own: the real loop, ring, observer and stream, at 30 Hz, until stdin closes.
 
-`python -m tests.security.honest ADDRESS` prints a line when its first chunk is merged, and at the end what it lived
-through, as JSON.
+`python -m tests.security.honest ADDRESS [FOLDER]` prints a line when its first chunk is merged, and at the end what it
+lived through, as JSON. In FOLDER are its certificates and its token.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
 from edge_runtime.access import Access
+from edge_runtime.config import TlsConfig
 from edge_runtime.observer import Look, Observer
 from edge_runtime.stream import PolicyStream
 from edge_runtime.task import Task
@@ -65,8 +67,15 @@ class Numbers:
         return self.values
 
 
-def run(address: str) -> dict[str, float]:
-    stream = PolicyStream(Access(address))
+def access_to(address: str, folder: Path | None) -> Access:
+    if folder is None:
+        return Access(address)
+    tls = TlsConfig(folder / "ca.crt", folder / "robot.crt", folder / "robot.key")
+    return Access(address, tls=tls, token_file=folder / "token")
+
+
+def run(access: Access) -> dict[str, float]:
+    stream = PolicyStream(access)
     description = stream.describe(threading.Event())
     assert description is not None
     policy = description.policies[0]
@@ -133,4 +142,4 @@ def run(address: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(sys.argv[1])))
+    print(json.dumps(run(access_to(sys.argv[1], Path(sys.argv[2]) if sys.argv[2:] else None))))
