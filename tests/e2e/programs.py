@@ -51,7 +51,10 @@ class Program:
         """The first line not waited for before that contains `part`."""
         deadline_s = time.monotonic() + WAIT_S
         while True:
-            line = self._new.get(timeout=max(deadline_s - time.monotonic(), 0))
+            try:
+                line = self._new.get(timeout=max(deadline_s - time.monotonic(), 0))
+            except queue.Empty:
+                raise AssertionError(f"no {part!r} within {WAIT_S:g} s:\n{self.text}") from None
             assert line is not None, f"no {part!r} before the end:\n{self.text}"
             if part in line:
                 return line

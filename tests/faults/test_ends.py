@@ -1,0 +1,170 @@
+"""Every way out leaves the arm as the stop policy says: signals, kills, pauses, full disks, another arm."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic as now
+from typing import Any
+
+import pytest
+
+from edge_runtime.virtual_arm.frame_log import Entry
+from tests.faults.bench import Bench, writes
+from tests.proxy import Link
+
+
+def is_first_step_to_limp(entry: Entry) -> bool:
+    return writes(entry, "Torque_Limit") and entry.values[1]["Torque_Limit"] == 900
+
+
+def supervisors_of(pid: int) -> list[str]:
+    children = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
+    return [child for child in children if "supervisor" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def wait_for_end(pid: str) -> None:
+    """Of a process that is not our child."""
+    with open(os.pidfd_open(int(pid)), "rb") as process:
+        assert select.select([process], [], [], 10)[0]
+
+
+def test_sigkill_is_answered_by_the_supervisor(rig: Bench) -> None:
+    with rig.running() as edge:
+        (supervisor,) = supervisors_of(edge.process.pid)
+        rig.log.clear()
+        began = now()
+        edge.process.kill()
+        first = rig.log.wait_for(is_first_step_to_limp, 10)
+        assert first.time_s - began <= 0.5
+        wait_for_end(supervisor)
+        edge.wait()
+        assert now() - began < 2.2
+        assert "the runtime is gone: limp" in edge.lines[-1]
+    assert rig.torque == [0] * 6
+    assert rig.goals(first.time_s) == []
+
+
+def test_hold_needs_no_supervisor(rig: Bench) -> None:
+    with rig.running("--robot.stop_policy=hold") as edge:
+        assert supervisors_of(edge.process.pid) == []
+        edge.process.kill()
+        edge.wait()
+    assert rig.torque == [1] * 6
+
+
+def test_a_runtime_that_was_paused_never_shares_the_bus(rig: Bench) -> None:
+    """A moment costs nothing; after 0.3 s the arm is the supervisor's, and the runtime starts anew when it wakes."""
+    with rig.running() as edge:
+        since = now()
+        edge.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            rig.log.wait_for(lambda entry: entry.time_s > since + 0.05, 0.15)
+        edge.process.send_signal(signal.SIGCONT)
+        rig.wait_for_goals(3)
+        rig.log.clear()
+        since = now()
+        edge.process.send_signal(signal.SIGSTOP)
+        first = rig.log.wait_for(is_first_step_to_limp, 10)
+        assert 0.2 < first.time_s - since < 0.7
+        edge.process.send_signal(signal.SIGCONT)
+        edge.wait_for("running -> fault")
+        edge.wait_for("the supervisor took the arm: no tick had come in time")
+        woken = rig.goals(first.time_s)
+        edge.wait_for("starting -> running")
+        assert woken == []
+        rig.wait_for_goals(2)
+        rig.assert_safe_start(since)
+        assert len(supervisors_of(edge.process.pid)) == 1  # another
+        rig.bus.inject({"fault": "flags", "ids": [3], "bits": "overload"})
+        began = now()
+        assert edge.end() == 0, edge.text
+        assert now() - began < 2.0 + 0.5  # and the end of a Python process
+    assert rig.torque == [0] * 6
+    rig.bus.inject({"fault": "clear"})
+    report = json.loads((rig.folder / "summary.json").read_text())
+    assert [state for _, state in report["states"]][-5:] == ["running", "fault", "starting", "running", "stopping"]
+    assert len(report["faults"]) == 1
+    assert report["loop"]["missed"] == report["loop"]["missed_by_stage"]["bus"] + report["loop"]["host_stalls"]
+
+
+def test_a_second_signal_means_limp_at_once(rig: Bench) -> None:
+    with rig.running("--robot.stop_policy=park", "--robot.rest_pose={shoulder_pan: 100}") as edge:
+        edge.process.send_signal(signal.SIGINT)
+        edge.wait_for("-> stopping")
+        rig.wait_for_goals(3)
+        began = now()
+        edge.process.send_signal(signal.SIGINT)
+        assert edge.wait() == 0, edge.text
+        assert now() - began < 1.0
+    assert rig.torque == [0] * 6
+
+
+def test_a_full_disk_is_told_when_the_arm_is_at_rest(rig: Bench) -> None:
+    with rig.running("--summary=/dev/full") as edge:
+        assert edge.end() == 73, edge.text
+        assert "summary: cannot write /dev/full: No space left on device" in edge.lines[-1]
+    assert rig.torque == [0] * 6
+
+
+def test_without_reconnect_a_lost_port_ends_the_run_and_stays_the_reason(rig: Bench) -> None:
+    """Neither the record of the fault nor the summary can be written."""
+    full = ("--summary=/dev/full", "--fault_folder=/dev/full/faults")
+    with rig.fault(), rig.running("--robot.reconnect=false", *full) as edge:
+        rig.bus.inject({"fault": "unplug"})
+        assert edge.wait() == 74, edge.text
+        assert "fault_folder: cannot write into /dev/full/faults: Not a directory" in edge.text
+        assert "summary: cannot write /dev/full: No space left on device" in edge.text
+        assert edge.lines[-1].startswith("edge-runtime: the port is gone (")
+
+
+def test_another_arm_on_the_same_name_is_refused(rig: Bench) -> None:
+    order: dict[str, Any] = {"fault": "register", "ids": [4], "name": "Homing_Offset"}
+    with rig.fault(), rig.running() as edge:
+        rig.bus.inject({"fault": "unplug"})
+        edge.wait_for("the arm is waited for")
+        rig.bus.inject({**order, "value": 77})
+        rig.bus.inject({"fault": "replug"})
+        assert edge.wait() == 78, edge.text
+        assert "Homing_Offset" in edge.lines[-1] or "homing_offset" in edge.lines[-1]
+    rig.bus.inject({**order, "value": 0})
+
+
+def test_an_end_while_the_arm_is_waited_for_says_that_it_was_not_stopped(rig: Bench) -> None:
+    with rig.fault(), rig.running() as edge:
+        rig.bus.inject({"fault": "unplug"})
+        edge.wait_for("the arm is waited for")
+        rig.bus.inject({"fault": "silent", "ids": [1]})
+        rig.bus.inject({"fault": "replug"})
+        edge.wait_for("no answer from shoulder_pan (id 1)")
+        assert edge.end() == 74, edge.text
+
+
+def test_answers_older_than_an_action_may_be_move_nothing(rig: Bench) -> None:
+    """Every round trip takes longer than max_action_age_s: the arm stands, and the summary says why."""
+    rig.proxy.link = Link(delay_s=0.25)
+    began = now()
+    with rig.start("--max_action_age_s=0.4", "--duration_s=1.5") as edge:
+        assert edge.wait() == 0, edge.text
+    rig.proxy.link = Link()
+    report = json.loads((rig.folder / "summary.json").read_text())
+    assert report["chunks"]["merged"] >= 1
+    assert report["loop"]["executed"] == 0
+    assert report["loop"]["too_old"] >= 1
+    assert "actions too old" in edge.text
+    assert len({tuple(goals.values()) for goals in rig.goals(began)}) == 1
+
+
+def test_a_server_with_another_policy_is_refused_and_the_arm_let_go_of(rig: Bench) -> None:
+    before = rig.server.policy
+    with rig.running() as edge:
+        rig.server.kill()
+        rig.server.policy = replace(before, digest=bytes(32))
+        rig.server.restart()
+        assert edge.wait() == 76, edge.text
+    rig.server.policy = before
+    assert rig.torque == [0] * 6

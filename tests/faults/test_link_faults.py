@@ -1,0 +1,87 @@
+"""Network and server fail between robot and policy: the arm goes on with what it has, holds, and goes on again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from time import monotonic as now
+
+import pytest
+
+from edge_runtime.wire.messages import Answer, Observation
+from tests.e2e.programs import Edge
+from tests.faults.bench import STEP, TICKS_PER_UNIT, Bench, swing
+from tests.proxy import Link
+
+FRESH_S = 1.0  # to have a chunk again after a reset, one inference included
+FRESH_AFTER_HOLE_S = 3.0  # each attempt is a fresh connection with a second to answer
+
+
+@pytest.fixture(autouse=True)
+def arm_goes_on_within_its_limits(rig: Bench) -> Iterator[None]:
+    """Whatever the link does, goals come at their rate and no step is too long; afterwards all is well."""
+    began = now()
+    yield
+    rig.proxy.link = Link()
+    way = rig.goals(began)
+    assert all(
+        abs(later[servo] - earlier[servo]) <= STEP * TICKS_PER_UNIT[servo]
+        for earlier, later in pairwise(way)
+        for servo in later
+    )
+    assert len(way) >= (now() - began) * 30 * 0.7 - 5
+    assert rig.torque == [1] * 6
+
+
+def test_a_reset(rig: Bench, edge: Edge) -> None:
+    rig.proxy.reset()
+    began = now()
+    edge.wait_for("no stream: ")
+    edge.wait_for("reconnected to")
+    assert now() - began < FRESH_S
+    rig.wait_for_goals(20)
+    assert "-> holding" not in "".join(edge.lines[-6:])  # a second of plan covered it
+
+
+def test_a_black_hole(rig: Bench, edge: Edge) -> None:
+    """The plan drains, the arm holds; the dead connection is given up and a fresh one takes its place."""
+    rig.proxy.link = Link(black_hole=True)
+    edge.wait_for("-> holding")
+    rig.proxy.link = Link()
+    began = now()
+    edge.wait_for("holding -> running")
+    assert now() - began < FRESH_AFTER_HOLE_S
+
+
+def test_a_link_of_one_megabit_with_300_ms_and_200_ms_of_jitter(rig: Bench, edge: Edge) -> None:
+    lines = len(edge.lines)
+    rig.proxy.link = Link(delay_s=0.15, jitter_s=0.2, bytes_per_s=125_000)
+    rig.wait_for_goals(60)
+    assert not [line for line in edge.lines[lines:] if "no stream" in line or "-> fault" in line]
+
+
+def test_a_server_that_is_killed_and_comes_back(rig: Bench, edge: Edge) -> None:
+    rig.server.kill()
+    edge.wait_for("running -> draining")
+    edge.wait_for("draining -> holding")
+    rig.server.restart()
+    began = now()
+    edge.wait_for("holding -> running")
+    assert now() - began < FRESH_AFTER_HOLE_S
+
+
+def test_a_server_that_stops_answering_and_wakes(rig: Bench, edge: Edge) -> None:
+    """Connected, and silent for longer than the plan lasts; what it says then is about the past."""
+    late: list[Observation] = []
+
+    def nothing(observation: Observation) -> Answer | None:
+        late.append(observation)
+        return None
+
+    rig.server.answer = nothing
+    edge.wait_for("-> holding")
+    began = now()
+    rig.server.answer = swing
+    edge.wait_for("holding -> running")
+    assert now() - began < FRESH_AFTER_HOLE_S
+    assert late
