@@ -74,6 +74,7 @@ class Account:
                 "lost": counts["lost"],
                 "failures": counts["failures"],
             },
+            "threshold": {"setting": self.config.chunk_size_threshold, "rows": self.observer.threshold.rows},
             "chunks": {kind: counts[f"chunks_{kind}"] for kind in ("merged", "stale", "foreign")},
             "reconnects": self.stream.reconnects,
             "traffic": self.stream.traffic.as_dict(),
@@ -91,4 +92,5 @@ class Account:
 
 
 def _with_prefix(counts: Mapping[str, int], prefix: str) -> dict[str, int]:
-    return {name.removeprefix(prefix): n for name, n in counts.items() if name.startswith(prefix) and n}
+    taken = list(counts.items())  # at once: other threads count on
+    return {name.removeprefix(prefix): n for name, n in taken if name.startswith(prefix) and n}

@@ -32,7 +32,8 @@ def text(report: Report) -> str:
         f"skipped {_pairs(observations['skipped'])}, unsent {_pairs(observations['unsent'])}, "
         f"lost {observations['lost']}, failed {observations['failures']}",
         f"chunks {chunks['merged']} merged, {chunks['stale']} stale, {chunks['foreign']} foreign; "
-        f"{report['reconnects']} reconnects",
+        f"{report['reconnects']} reconnects; threshold {report['threshold']['setting']}, "
+        f"{report['threshold']['rows']} rows at the end",
     ]
     if report["stages_s"]:
         lines.append(f"{'stage':<12}{'n':>7}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'max':>10}")

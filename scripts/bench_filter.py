@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Literal
 
@@ -255,33 +256,39 @@ def _threshold(trial: Trial, latency: LatencyWindow, rows: int) -> Threshold:
 def main(argv: list[str]) -> int:
     config = flags.parse(FilterConfig, argv, prog="bench_filter.py")
     began_s = time.monotonic()
-    seeds = range(config.first_seed, config.first_seed + config.episodes)
-    trials = [
-        Trial(name, threshold, seed, config.latency_ms / 1e3)
-        for threshold in config.thresholds
-        for seed in seeds
-        for name in FILTERS
-    ]
-    played: dict[tuple[str, str], list[Outcome]] = {}
-    with multiprocessing.get_context("spawn").Pool(config.processes or None) as pool:
-        for number, (trial, outcome) in enumerate(zip(trials, pool.imap(play, trials), strict=True), start=1):
-            played.setdefault((trial.threshold, trial.filter), []).append(outcome)
-            if sys.stderr.isatty():
-                print(f"\r{number} of {len(trials)} trials", end="", file=sys.stderr, flush=True)
     print(
-        f"{config.episodes} seeds from {config.first_seed}, pauses of {PAUSE_S[0]:g} to {PAUSE_S[1]:g} s, {config.latency_ms:g} ms round trip"
+        f"{config.episodes} seeds from {config.first_seed}, pauses of {PAUSE_S[0]:g} to {PAUSE_S[1]:g} s, "
+        f"{config.latency_ms:g} ms round trip"
     )
-    print(f"{'threshold':<11}{'filter':<13}{'inferences':>11}{'skipped':>9}{'success':>9}{'task time':>11}", end="")
-    print(f"{'reaction':>10}{'starved':>9}")
-    for (threshold, name), outcomes in played.items():
-        print(_row(threshold, name, outcomes))
-    for threshold in config.thresholds:
-        print(_verdict(threshold, *(played[threshold, name] for name in FILTERS)))
+    print(
+        f"{'threshold':<11}{'filter':<13}{'inferences':>11}{'skipped':>9}{'success':>9}{'task time':>11}"
+        f"{'reaction':>10}{'starved':>9}"
+    )
+    everything, verdicts = {}, []
+    with multiprocessing.get_context("spawn").Pool(config.processes or None) as pool:
+        for threshold in config.thresholds:
+            played = _play_all(pool, config, threshold)
+            for name, outcomes in played.items():
+                print(_row(threshold, name, outcomes), flush=True)
+                everything[f"{threshold}/{name}"] = [asdict(each) for each in outcomes]
+            verdicts.append(_verdict(threshold, *played.values()))
+    print(*verdicts, sep="\n")
     if config.json is not None:
-        everything = {"/".join(key): [asdict(each) for each in outcomes] for key, outcomes in played.items()}
         config.json.write_text(json.dumps(everything, indent=1) + "\n")
     print(f"{time.monotonic() - began_s:.0f} s")
     return 0
+
+
+def _play_all(pool: Pool, config: FilterConfig, threshold: str) -> dict[str, list[Outcome]]:
+    """Filter -> the outcomes of all seeds in order, with a line of progress on a terminal."""
+    seeds = range(config.first_seed, config.first_seed + config.episodes)
+    trials = [Trial(name, threshold, seed, config.latency_ms / 1e3) for seed in seeds for name in FILTERS]
+    played: dict[str, list[Outcome]] = {name: [] for name in FILTERS}
+    for number, (trial, outcome) in enumerate(zip(trials, pool.imap(play, trials), strict=True), start=1):
+        played[trial.filter].append(outcome)
+        if sys.stderr.isatty():
+            print(f"\r{threshold}: {number} of {len(trials)} trials\r", end="", file=sys.stderr, flush=True)
+    return played
 
 
 def _row(threshold: str, name: str, outcomes: Sequence[Outcome]) -> str:
