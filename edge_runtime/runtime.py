@@ -22,7 +22,7 @@ from edge_runtime.cameras import make_camera
 from edge_runtime.chronicle import Chronicle
 from edge_runtime.config import StartConfig
 from edge_runtime.episodes import Episodes, EpisodeSeries
-from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError
+from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
 from edge_runtime.extra_state import make_vector
 from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
@@ -113,7 +113,11 @@ class Runtime:
             except EdgeRuntimeError as error:
                 self._fail(error)
             if parts is not None and parts.loop.counters()["ticks"]:
-                self._report(parts.account)
+                try:
+                    self._report(parts.account)
+                except OutputError as error:
+                    log.error("%s", error)
+                    self._fail(error)
         if self._failure is not None:
             raise self._failure
 
