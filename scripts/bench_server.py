@@ -38,10 +38,10 @@ def main(argv: list[str]) -> int:
     missed = 0
     for part in reach.PARTS if not config.only else [config.only]:
         for line in reach.PARTS[part](reach.QUICK if config.quick else reach.FULL, config.threads):
-            verdict = {True: "yes", False: "NO", None: ""}[line.met]
-            print(f"| {line.what} | {line.reach} | {line.measured} | {verdict} |", flush=True)
+            verdict = {True: "met", False: "MISSED", None: "a number"}[line.met]
+            print(f"Reach: {line.what}: {line.reach}: {line.measured}: {verdict}", flush=True)
             missed += line.met is False
-    print(f"{missed} missed" if missed else "all reached")
+    print(f"{missed} missed" if missed else "all met")
     return 0
 
 

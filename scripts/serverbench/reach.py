@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import numpy as np
 
 from edge_runtime.wire.messages import Chunk, Observation, Policy
 from policy_server import bundle
-from policy_server.bundle import STATE, Bundle
+from policy_server.bundle import STATE, Bundle, features
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime
 from serverbench import fleet, variant
@@ -28,6 +29,7 @@ from serverbench.server import Server
 SMALL, SEEING = "act_so101_pick_place", "act_so101_cubes"
 G = 0.5
 ADDED = ("admit", "wait", "prepare", "finish")
+BATCH = 8  # the server's max_batch
 SHIFT = 5.0  # joint units between the bundle that is replaced and the one that replaces it
 
 
@@ -51,7 +53,7 @@ class Effort:
 
 
 FULL = Effort(seconds=8.0, repeats=3, most_robots=1024, idle_s=10.0, observations=200_000)
-QUICK = Effort(seconds=3.0, repeats=1, most_robots=64, idle_s=3.0, observations=5_000)
+QUICK = Effort(seconds=2.0, repeats=1, most_robots=32, idle_s=2.0, observations=5_000)
 
 
 def load(name: str) -> Bundle:
@@ -169,8 +171,36 @@ def _most(server: Server, policy: Policy, effort: Effort) -> Line:
         robots = min(2 * good, effort.most_robots) if bad > effort.most_robots else (good + bad) // 2
         if good == effort.most_robots:
             break
-    at_least = " (no more were tried)" if good == effort.most_robots else ""
-    return Line(f"most robots at {policy.fps:g} fps, g = {G:g}, {policy.name}", "0 starved", f"{good}{at_least}")
+    found = f"{good}, and no more were tried" if good == effort.most_robots else f"{good}"
+    forward_s = _forward_s(load(policy.name))
+    return Line(
+        f"most robots at {policy.fps:g} fps, g = {G:g}, {policy.name}",
+        "0 starved",
+        f"{found}; by the formula {carried(policy, forward_s)} on average, {sure(policy, forward_s)} however they ask "
+        f"(forward of {BATCH}: {_ms(forward_s)})",
+    )
+
+
+def carried(policy: Policy, forward_s: float) -> int:
+    """How many robots the engine keeps up with: each takes a chunk every (1 - g) * n / f seconds (docs/sizing.md)."""
+    return math.floor(BATCH / forward_s * (1 - G) * policy.chunk_size / policy.fps)
+
+
+def sure(policy: Policy, forward_s: float) -> int:
+    """How many are served in time even if all ask at once, behind a batch that has just begun."""
+    return BATCH * max(math.floor(math.floor(G * policy.chunk_size) / policy.fps / forward_s) - 1, 0)
+
+
+def _forward_s(loaded: Bundle) -> float:
+    """Of a full batch, in this process, with nothing else to do."""
+    engine = open_engine(loaded, Runtime("cpu", 1))
+    batch = {name: np.zeros((BATCH, *f.shape), f.dtype) for name, f in features(loaded.policy).items()}
+    times = []
+    for _ in range(12):
+        began_s = time.perf_counter()
+        engine.infer(batch)
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times)
 
 
 def _replace(server: Server, old: Bundle, new: Bundle, effort: Effort) -> Line:
