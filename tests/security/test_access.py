@@ -22,6 +22,7 @@ from policy_server import config as server_config
 from policy_server.config import ServerConfig
 from policy_server.server import PolicyServer
 
+from ..proxy import Proxy
 from ..server.conftest import serving
 from ..server.robots import ACT, DESCRIBE, watch_health
 from .conftest import describe, robot_tls
@@ -210,6 +211,13 @@ def test_the_servers_name_is_checked(tiny: Path, policy: Policy, elsewhere: Path
         assert ": its certificate is not for 127.0.0.1: " in said
         named = Access(server.address, tls=robot_tls(elsewhere, server_name="gpu-box"))
         assert describe(named).policies == (policy,)
+
+
+def test_tls_passes_through_a_tcp_proxy(guarded: PolicyServer, policy: Policy, certs: Path) -> None:
+    """End to end: a tunnel or a TCP proxy sees neither certificates' keys nor tokens."""
+    with Proxy(guarded.address) as proxy:
+        assert describe(Access(proxy.address, tls=robot_tls(certs))).policies == (policy,)
+        assert refused(Access(proxy.address, tls=robot_tls(certs, cert=False))).endswith("(tls.cert, tls.key)")
 
 
 def test_nobody_there_may_pass(certs: Path) -> None:
