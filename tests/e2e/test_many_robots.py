@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -15,7 +16,7 @@ import grpc
 import numpy as np
 
 from edge_runtime.wire.messages import Chunk, Floats, Frame, Observation, Policy
-from policy_server import bundle
+from policy_server import bundle, models_word
 from policy_server.bundle import IMAGES, STATE
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime
@@ -130,3 +131,26 @@ def test_robots_with_two_policies_and_a_wrong_one_side_by_side(folder: Path) -> 
     assert len(refused) > FOR_S / 2
     assert {code for code, _ in refused} == {grpc.StatusCode.FAILED_PRECONDITION}
     assert "cameras: robot [], policy [static, wrist]" in refused[0][1]
+
+
+def test_a_policy_is_replaced_while_the_arm_runs_it_and_after_a_reconnect_it_is_still_the_same(folder: Path) -> None:
+    old = bundle.locate("act_so101_pick_place")
+    new = shutil.copytree(old, folder / "new")
+    manifest = json.loads((new / "manifest.json").read_text())
+    (new / "manifest.json").write_text(json.dumps(manifest | {"provenance": {"checkpoint": "another"}}))
+    digest = bundle.load(new).policy.digest.hex()[:12]
+    summary, admin = folder / "summary.json", folder / "admin.sock"
+    with Arm(folder, "--cameras=[]") as arm, Server(folder, str(old), f"--admin_socket={admin}") as server:
+        address = server.address
+        edge = Edge(folder, *arm.flags, f"--server_address={address}", f"--summary={summary}")
+        with edge:
+            edge.wait_for("-> running")
+            assert models_word.main(["replace", str(new), f"--admin_socket={admin}"]) == 0
+            edge.wait_for(f"the server replaced act_so101_pick_place: now {digest}")
+            server.wait_for("1 sessions moved, 0 ended")
+            assert server.end() == 0
+            with Server(folder, str(new), listen=address):
+                edge.wait_for("reconnected")
+                assert edge.end() == 0, edge.text
+    report = json.loads(summary.read_text())
+    assert report["observations"]["failures"] == 0

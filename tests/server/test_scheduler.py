@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge_runtime.errors import ModelError
 from policy_server.scheduler import Scheduler, Timing, Work, batch_sizes
 
 
@@ -145,18 +146,22 @@ def test_one_that_raises_spoils_no_batch(engine: Echo) -> None:
                 assert answer[0].tolist() == [[asker.name]]
 
 
-def test_a_batch_that_is_too_large_is_halved_and_served(engine: Echo) -> None:
+def test_a_batch_that_is_too_large_is_halved_logged_counted_and_served(
+    engine: Echo, caplog: pytest.LogCaptureFixture
+) -> None:
     def spoil(states: list[float]) -> None:
         if len(states) > 2:
-            raise MemoryError
+            raise MemoryError("no room for 4")
 
     engine.spoil = spoil
     engine.gate.release(100)
-    askers = [Asker(name) for name in range(4)]
-    with running(engine, max_batch=4, batch_window_s=10.0) as scheduler:
+    askers, books = [Asker(name) for name in range(4)], Books()
+    with running(engine, books, max_batch=4, batch_window_s=10.0) as scheduler:
         for asker in askers:
             scheduler.submit(asker)
         assert [asker.answer()[1].batch for asker in askers] == [2, 2, 2, 2]
+    assert (books.halvings, books.batches) == (1, [2, 2])
+    assert [record.getMessage() for record in caplog.records] == ["a batch of 4 failed and is halved: no room for 4"]
 
 
 def test_the_stages_are_what_the_clock_says(engine: Echo) -> None:
@@ -226,6 +231,68 @@ def test_a_source_that_has_gone_is_passed_over(engine: Echo) -> None:
         scheduler.submit(Gone(1))
         scheduler.submit(Asker(2))
         assert engine.entered.get(timeout=5) == [2]
+
+
+def test_another_engine_takes_over_when_the_batch_under_way_is_answered(engine: Echo) -> None:
+    other, first, second = Echo(), Asker(1), Asker(2)
+    taken_over: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    with running(engine) as scheduler:
+        scheduler.submit(first)
+        engine.entered.get(timeout=5)
+        warm = scheduler.replace(lambda: other, lambda: taken_over.put(first.answers.empty()))
+        scheduler.submit(second)
+        engine.gate.release()
+        other.gate.release()
+        assert warm.result(5) == "echo"
+        assert taken_over.get(timeout=5) is False  # the old batch was answered before
+        assert other.entered.get(timeout=5) == [2]
+        assert second.answer()[0].tolist() == [[2]]
+        assert engine.entered.empty()
+        assert not scheduler.over.done()
+    assert scheduler.over.result(5) is None
+
+
+def test_a_replacement_that_cannot_be_had_changes_nothing(engine: Echo) -> None:
+    def open_engine() -> Any:
+        raise OSError("no engine")
+
+    def take_over() -> None:
+        raise AssertionError
+
+    asker = Asker(1)
+    engine.gate.release()
+    with running(engine) as scheduler:
+        with pytest.raises(OSError, match="no engine"):
+            scheduler.replace(open_engine, take_over).result(5)
+        scheduler.submit(asker)
+        assert asker.answer()[0].tolist() == [[1]]
+        assert not scheduler.over.done()
+
+
+def test_a_replacement_that_is_warm_too_late_serves_nobody(engine: Echo) -> None:
+    may_open = threading.Event()
+
+    def open_engine() -> Any:
+        assert may_open.wait(5)
+        return Echo()
+
+    with running(engine) as scheduler:
+        scheduler.warm.result(5)
+        warm = scheduler.replace(open_engine, lambda: None)
+    assert scheduler.over.result(5) is None
+    may_open.set()
+    with pytest.raises(ModelError, match="echo: the server is stopping"):
+        warm.result(5)
+
+
+def test_a_defect_while_taking_over_is_noticed(engine: Echo) -> None:
+    def take_over() -> None:
+        raise RuntimeError("a defect")
+
+    with running(engine) as scheduler:
+        scheduler.replace(Echo, take_over)
+        with pytest.raises(RuntimeError, match="a defect"):
+            scheduler.over.result(5)
 
 
 def test_batch_sizes_that_are_warmed_up() -> None:
