@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXPORT_BIN := .venv-export/bin
 TORCH ?= torch==2.13.0
 LEROBOT_PYTHON ?= python3
-SOURCES := cython_ext/_realtime.pyx pyproject.toml
+SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml
 
 .PHONY: demo test check bench fuzz protos test-export test-lerobot build clean
 
@@ -19,7 +19,7 @@ check: build  ## lint, types, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/cython-lint cython_ext
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint cython_ext  # it looks for pycodestyle there
 	$(MAKE) --no-print-directory protos
 	git diff --exit-code -- edge_runtime/wire
 

@@ -14,7 +14,10 @@ from edge_runtime.errors import OutputError
 
 ROOT = Path(__file__).parents[2]
 _DECIDES = (  # what a result depends on, beside the policy
-    "cython_ext/_realtime.pyx",
+    "cython_ext/exchange.pxi",
+    "cython_ext/loop.pxi",
+    "cython_ext/port.pxi",
+    "cython_ext/ring.pxi",
     "edge_runtime/aggregation.py",
     "edge_runtime/observer.py",
     "edge_runtime/threshold.py",

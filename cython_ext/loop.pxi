@@ -1,0 +1,658 @@
+# -- the loop -------------------------------------------------------------------------------------------------------
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_runtime.errors import AccessError, ActuatorFault, ConfigError, DeviceError
+from edge_runtime.timing import Histogram
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EINTR, EPERM
+from libc.math cimport INFINITY
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What the loop saw and did at the first tick of a timestep; arrays are (joints,) in joint units.
+
+    `time_ns` is the tick's time, `timestep` and `level` (rows left) are those before its pick, `ages_s` says how old
+    each position is (infinite: never heard), `merges` how many chunks are in the plan it executed from.
+    `sequence` counts records from 1; 0 means that there was none yet.
+    """
+
+    sequence: int
+    time_ns: int
+    timestep: int
+    level: int
+    positions: np.ndarray
+    ages_s: np.ndarray
+    goal: np.ndarray
+    merges: int
+    paused: bool
+
+
+cdef struct Snapshot:
+    int64_t sequence
+    int64_t time_ns
+    int64_t timestep
+    int64_t level
+    int64_t merges
+    bint paused
+    double positions[MAX_JOINTS]
+    double ages_s[MAX_JOINTS]
+    double goal[MAX_JOINTS]
+
+cdef struct Counts:  # a histogram of durations in the buckets of timing.bucket
+    atomic_llong buckets[BUCKETS]
+    atomic_llong total_ns
+    atomic_llong longest_ns
+
+cdef enum:  # the counters, named in COUNTED and STAGES
+    TICKS
+    EXECUTED
+    STARVED_TICKS
+    LATE
+    MISSED
+    HOST_STALLS  # missed, and not on the bus, while the loop's thread was given less than a period
+    CLAMPED_RANGE
+    CLAMPED_SPEED
+    CLAMPED_RELATIVE
+    HELD_NONFINITE
+    READ_ERRORS
+    WRITE_ERRORS
+    MISSED_BY_STAGE  # and one for each stage from here on
+    COUNTERS = MISSED_BY_STAGE + 4
+
+cdef enum:  # faults
+    NO_FAULT
+    GONE  # the port said that asking again is of no use
+    SILENT  # a joint did not answer for too long
+    DEAF  # goals could not be written for too long
+    FENCED  # the supervisor has taken the arm
+
+cdef enum:  # STAGES
+    BUS
+    PICK
+    GUARD
+    OTHER
+
+cdef enum:
+    MARGIN = 8  # recent ticks that may be overwritten while Python copies the rest
+    FOREVER_S = 1_000_000_000
+    CHECK_NS = 100_000_000  # between two looks at a servo's health
+
+cdef enum:  # the page that a supervisor shares, in 64-bit words
+    PATIENT_UNTIL  # on the monotonic clock: later without a sign of life, the supervisor stops the arm
+    IS_FENCED  # not 0 once it does, and then for good
+    PAGE_WORDS
+
+# of a recent tick; action_age_ns is 0 where nothing was picked
+TRACE = ("time_ns", "timestep", "outcome", "answered", "late_ns", "read_ns", "write_ns", "action_age_ns")
+OUTCOMES = ("starved", "picked", "hole", "paused", "failed")
+COUNTED = (
+    "ticks", "executed", "starved", "late", "missed", "host_stalls", "clamped_range", "clamped_speed",
+    "clamped_relative", "held_nonfinite", "read_errors", "write_errors",
+)
+STAGES = ("bus", "pick", "guard", "other")
+
+
+cdef class ActuatorLoop:
+    """Read, pick, guard, write, at control_hz = fps * substeps, until an absolute deadline each time.
+
+    A timestep is picked at its first tick and reached over its `substeps` ticks; without a row the last goal is held
+    and sent again, so that a servo that lost it gets it back. Goals are kept finite, then inside `lower`..`upper`,
+    then within `max_speed` (units/s; 0 = off) of the last goal, then within `max_relative_target` of the present
+    position. `dry_run` writes nothing.
+    A joint that misses `max_missed_replies` reads in a row is a fault, and so is a port that is gone; `prime` makes a
+    loop that failed run again. `page` is memory shared with a supervisor, two int64: every tick says in it that the
+    next is due within a period and `patience_s`, and leaves the bus alone once the supervisor has taken the arm.
+    `realtime` asks for SCHED_FIFO at `priority` while `run` lasts: 'enforce' raises AccessError where that is refused,
+    'try' goes on. `names` are the joints' names in messages; `history` ticks are remembered.
+    Raises ConfigError for settings that cannot work.
+    """
+
+    cdef readonly int joints
+    cdef readonly str realtime_outcome
+    cdef ActionRing _ring
+    cdef Port _port
+    cdef object _names
+    cdef str _realtime
+    cdef int _priority
+    cdef int _substeps
+    cdef int64_t _period_ns
+    cdef double _lower[MAX_JOINTS]
+    cdef double _upper[MAX_JOINTS]
+    cdef double _reach[MAX_JOINTS]  # max_relative_target
+    cdef double _step  # max_speed, a tick
+    cdef int _max_missed
+    cdef bint _dry
+    cdef int _check_every  # ticks
+    cdef int64_t[::1] _page_words
+    cdef atomic_llong *_page
+    cdef int64_t _patience_ns
+    # from other threads
+    cdef atomic_uint _stopping
+    cdef atomic_int _running
+    cdef atomic_int _turn_wanted  # counts pauses and resumes: odd = paused
+    cdef atomic_int _turn_taken  # the one that the last tick followed
+    # the loop's own
+    cdef bint _primed
+    cdef int _turn
+    cdef int _sub  # the tick within its timestep
+    cdef int _outcome  # of the timestep's pick
+    cdef int64_t _action_age_ns
+    cdef int64_t _began_cpu_ns
+    cdef float _action[MAX_JOINTS]
+    cdef double _from[MAX_JOINTS]  # the goal at the end of the last timestep
+    cdef double _goal[MAX_JOINTS]  # the last one sent
+    cdef int64_t _timestep
+    cdef int64_t _level
+    cdef int64_t _late_ns
+    cdef int64_t _spent_ns[OTHER + 1]  # of this tick, by stage
+    cdef int _writes_failed  # in a row
+    cdef int _fault
+    # what Python reads
+    cdef atomic_llong _counters[COUNTERS]
+    cdef Counts _lateness
+    cdef Counts _bus
+    cdef Counts _ages
+    cdef Places _places
+    cdef Snapshot _snapshots[3]
+    cdef atomic_llong _sequence
+    cdef atomic_uint _news  # changes whenever a sleeper should look again
+    cdef int64_t[:, ::1] _traces  # (tick, TRACE)
+    cdef float[:, :, ::1] _trails  # (tick, positions | goal, joint)
+    cdef atomic_llong _traced
+
+    def __cinit__(
+        self,
+        ActionRing ring not None,
+        Port port not None,
+        *,
+        double fps,
+        int substeps=1,
+        lower=None,
+        upper=None,
+        double max_speed=0.0,
+        max_relative_target=None,
+        int max_missed_replies=15,
+        bint dry_run=False,
+        str realtime="off",
+        int priority=80,
+        int history=600,
+        names=None,
+        int64_t[::1] page=None,
+        double patience_s=0.3,
+    ):
+        cdef int joint
+        if page is not None and page.shape[0] < PAGE_WORDS:
+            raise ConfigError(f"page: {page.shape[0]} words are less than {PAGE_WORDS}")
+        if port.joints != ring.joints:
+            raise ConfigError(f"joints: the port has {port.joints}, the ring {ring.joints}")
+        if not 0 < fps <= 10_000 or substeps < 1:
+            raise ConfigError(f"fps: {fps:g} with {substeps} ticks a timestep is not a rate")
+        if not 0 <= max_speed < float("inf"):
+            raise ConfigError(f"max_speed: {max_speed} is not a speed in units/s (0 turns the limit off)")
+        if max_missed_replies < 1:
+            raise ConfigError(f"max_missed_replies: {max_missed_replies} is less than 1")
+        if realtime not in ("enforce", "try", "off"):
+            raise ConfigError(f"realtime: {realtime!r} is not enforce, try or off")
+        if not 1 <= priority <= 99:
+            raise ConfigError(f"priority: {priority} is not in 1..99")
+        if history < 1:
+            raise ConfigError(f"history: {history} is less than 1 tick")
+        if names and len(names) != ring.joints:
+            raise ConfigError(f"names: {len(names)} for {ring.joints} joints")
+        self.joints = ring.joints
+        self._ring, self._port = ring, port
+        self._names = tuple(names or ())
+        self._realtime, self._priority = realtime, priority
+        self.realtime_outcome = "not asked for" if realtime == "off" else "not started"
+        self._substeps = substeps
+        self._period_ns = round(1e9 / (fps * substeps))
+        self._step = max_speed / (fps * substeps) if max_speed else float("inf")
+        self._max_missed = max_missed_replies
+        self._dry = dry_run
+        self._check_every = max(CHECK_NS // self._period_ns, 1)
+        self._page_words = page
+        self._page = NULL if page is None else <atomic_llong *> &page[PATIENT_UNTIL]
+        self._patience_ns = <int64_t> (patience_s * 1e9) + self._period_ns
+        lowest = self._per_joint("lower", lower, -float("inf"))
+        highest = self._per_joint("upper", upper, float("inf"))
+        reach = self._per_joint("max_relative_target", max_relative_target, float("inf"))
+        for joint in range(self.joints):
+            if not lowest[joint] <= highest[joint]:
+                raise ConfigError(f"lower: {lowest[joint]} of joint {joint} is not below upper, {highest[joint]}")
+            if not reach[joint] > 0:
+                raise ConfigError(f"max_relative_target: {reach[joint]} of joint {joint} is not a distance")
+            self._lower[joint], self._upper[joint], self._reach[joint] = lowest[joint], highest[joint], reach[joint]
+        self._traces = np.full((history + MARGIN, len(TRACE)), 0, np.int64)
+        self._trails = np.full((history + MARGIN, 2, self.joints), 0, np.float32)
+        lay_out(&self._places)
+
+    cdef _per_joint(self, str name, values, double default):
+        if values is None:
+            return [default] * self.joints
+        values = [float(value) for value in values]
+        if len(values) != self.joints:
+            raise ConfigError(f"{name}: {len(values)} values for {self.joints} joints")
+        return values
+
+    def prime(self, goal):
+        """Make `goal` (joints,), the present position, the last goal: before the first tick, and after a fault."""
+        cdef int joint
+        values = self._per_joint("goal", goal, 0.0)
+        if not np.isfinite(values).all():
+            raise ConfigError(f"goal: {values} is not finite")
+        if atomic_load_int(&self._running, memory_order_acquire):
+            raise DeviceError("the loop runs: it cannot be primed")
+        self._fault = NO_FAULT
+        self._writes_failed = self._sub = 0
+        self._port._begin()
+        for joint in range(self.joints):
+            self._goal[joint] = self._from[joint] = self._port.positions[joint] = values[joint]
+        self._primed = True
+
+    def tick(self, int64_t now_ns):
+        """One turn at the time `now_ns`: `run` without the sleep, for a simulator's clock. Raises ActuatorFault."""
+        self._must_be_primed()
+        with nogil:
+            self._tick(now_ns)
+        self._raise_fault()
+
+    def run(self):
+        """Tick at every deadline until `stop`, in the calling thread. Raises ActuatorFault, AccessError."""
+        self._must_be_primed()
+        before = self._enter_realtime()
+        atomic_store_int(&self._running, 1, memory_order_release)
+        try:
+            with nogil:
+                self._run()
+        finally:
+            atomic_store_int(&self._running, 0, memory_order_release)
+            announce(&self._news)
+            self._leave_realtime(before)
+        self._raise_fault()
+
+    def stop(self):
+        """End `run`, now and for good, from any thread. Twice is harmless."""
+        atomic_store_uint(&self._stopping, 1, memory_order_release)
+        wake_all(&self._stopping)
+        announce(&self._news)
+
+    def pause(self, double timeout_s=1.0):
+        """Stop picking and writing; reads go on. Returns when nothing more is written.
+
+        Raises DeviceError when a running loop has not come to that in `timeout_s`. One that does not run yet will
+        begin paused.
+        """
+        cdef int64_t until = now_ns() + <int64_t> (min(timeout_s, FOREVER_S) * 1e9)
+        cdef int turn = atomic_load_int(&self._turn_wanted, memory_order_relaxed) | 1
+        cdef unsigned news
+        atomic_store_int(&self._turn_wanted, turn, memory_order_release)
+        while atomic_load_int(&self._running, memory_order_acquire):
+            news = atomic_load_uint(&self._news, memory_order_acquire)
+            if atomic_load_int(&self._turn_taken, memory_order_acquire) == turn:
+                break
+            if now_ns() >= until:
+                raise DeviceError(f"the loop did not pause within {timeout_s:g} s")
+            self._sleep(news, until)
+
+    def resume(self):
+        """Go on from where the arm is: at the next tick the present position becomes the goal."""
+        cdef int turn = atomic_load_int(&self._turn_wanted, memory_order_relaxed)
+        atomic_store_int(&self._turn_wanted, turn + (turn & 1), memory_order_release)
+
+    def wait(self, int64_t after, double timeout_s):
+        """The newest record once there is one beyond sequence `after`; None after `timeout_s`, `stop` or a fault.
+
+        After a fault that has been told it waits for the loop to run again.
+        """
+        cdef int64_t until = now_ns() + <int64_t> (min(timeout_s, FOREVER_S) * 1e9)
+        cdef unsigned news
+        cdef bint failed = self._fault != NO_FAULT
+        while True:
+            news = atomic_load_uint(&self._news, memory_order_acquire)
+            if load(&self._sequence) > after:
+                return self.record
+            if now_ns() >= until or atomic_load_uint(&self._stopping, memory_order_acquire):
+                return None
+            if self._fault != NO_FAULT and not failed:
+                return None
+            self._sleep(news, until)
+
+    @property
+    def record(self):
+        """The newest record, consistent in itself."""
+        receive(&self._places)  # the GIL makes all Python threads one reader, if nothing lets go of it before the copy
+        cdef Snapshot seen = self._snapshots[self._places.front]
+        return Record(
+            sequence=seen.sequence,
+            time_ns=seen.time_ns,
+            timestep=seen.timestep,
+            level=seen.level,
+            positions=to_array(seen.positions, self.joints, np.float32),
+            ages_s=to_array(seen.ages_s, self.joints, np.float64),
+            goal=to_array(seen.goal, self.joints, np.float32),
+            merges=seen.merges,
+            paused=seen.paused != 0,
+        )
+
+    def counters(self):
+        """What happened since the loop was made; those of clamping, holding, starving and errors count ticks."""
+        cdef int i
+        counts = [load(&self._counters[i]) for i in range(COUNTERS)]
+        return {
+            **dict(zip(COUNTED, counts)),
+            "missed_by_stage": dict(zip(STAGES, counts[MISSED_BY_STAGE:], strict=True)),
+            "holes": self._ring.holes,
+            "jumps": self._ring.jumps,
+            "too_old": self._ring.too_old,
+        }
+
+    def lateness(self):
+        """Wake-up minus deadline, of every tick of `run`."""
+        return to_histogram(&self._lateness)
+
+    def bus_time(self):
+        """What read and write took together, of every tick."""
+        return to_histogram(&self._bus)
+
+    def action_age(self):
+        """From the newest observation behind an action to its execution, of every action whose chunk told its time."""
+        return to_histogram(&self._ages)
+
+    def recent_ticks(self):
+        """The last ticks, oldest first, as dictionaries; durations in nanoseconds, arrays as lists."""
+        cdef int64_t size = self._traces.shape[0], first, end, tick
+        end = atomic_load_llong(&self._traced, memory_order_acquire)
+        traces, trails = np.array(self._traces).tolist(), np.array(self._trails).tolist()
+        # The loop went on meanwhile: what it may have overwritten by now is left out.
+        first = max(load(&self._traced) + MARGIN - size, 0)
+        ticks = []
+        for tick in range(first, end):
+            entry = dict(zip(TRACE, traces[tick % size], strict=True))
+            entry["outcome"] = OUTCOMES[entry["outcome"]]
+            entry["positions"], entry["goal"] = trails[tick % size]
+            ticks.append(entry)
+        return ticks
+
+    def _must_be_primed(self):
+        if not self._primed:
+            raise ActuatorFault("the loop has no goal: prime it with the present position first")
+
+    cdef _sleep(self, unsigned news, int64_t until):
+        with nogil:
+            sleep_on(&self._news, news, until)
+        PyErr_CheckSignals()
+
+    def _raise_fault(self):
+        if self._fault == NO_FAULT:
+            return
+        if self._fault == GONE:
+            message = self._port._lost(self._names)
+        elif self._fault == FENCED:
+            message = "the supervisor took the arm: no tick had come in time"
+        elif self._fault == SILENT:
+            message = self._port._silence(self._max_missed, self._names)
+        else:
+            message = self._port._deafness(self._max_missed)
+        raise ActuatorFault(message, ticks=self.recent_ticks())
+
+    # real-time setup, in one place
+
+    cdef _enter_realtime(self):
+        """Ask for SCHED_FIFO, and for memory that stays; what the thread was before, or None where nothing changed."""
+        cdef sched_param before, wanted
+        cdef int policy, refused
+        if self._realtime == "off":
+            return None
+        pthread_getschedparam(pthread_self(), &policy, &before)
+        wanted.sched_priority = self._priority
+        refused = pthread_setschedparam(pthread_self(), SCHED_FIFO, &wanted)
+        if refused:
+            reason = "needs CAP_SYS_NICE or an rtprio limit" if refused == EPERM else os.strerror(refused)
+            self.realtime_outcome = f"no SCHED_FIFO {self._priority}: {reason}"
+            if self._realtime == "enforce":
+                raise AccessError(f"realtime: enforce, but SCHED_FIFO {self._priority} was refused ({reason})")
+            return None
+        self.realtime_outcome = f"SCHED_FIFO {self._priority}"
+        # Only the pages in use: keeping all that are mapped would take several times the memory.
+        if mlockall(MCL_CURRENT | MCL_ONFAULT) == 0:
+            self.realtime_outcome += ", memory locked"
+        return policy, before.sched_priority
+
+    cdef _leave_realtime(self, before):
+        cdef sched_param param
+        if before is not None:
+            policy, param.sched_priority = before
+            pthread_setschedparam(pthread_self(), policy, &param)
+
+    # the work
+
+    cdef void _run(self) noexcept nogil:
+        cdef int64_t deadline = now_ns(), woke
+        while not atomic_load_uint(&self._stopping, memory_order_acquire):
+            woke, self._began_cpu_ns = now_ns(), thread_ns()
+            self._late_ns = max(woke - deadline, 0)
+            count(&self._lateness, self._late_ns)
+            add(&self._counters[LATE], self._late_ns * 10 > self._period_ns)
+            self._tick(woke)
+            if self._fault != NO_FAULT:
+                break
+            deadline = self._next_deadline(deadline)
+            while sleep_on(&self._stopping, 0, deadline) == EINTR:
+                pass
+        if self._page != NULL:  # from here on Python owns the bus, and takes its time
+            atomic_store_llong(&self._page[PATIENT_UNTIL], FARTHEST, memory_order_release)
+
+    cdef int64_t _next_deadline(self, int64_t deadline) noexcept nogil:
+        """A period on; whole periods that have passed are skipped and laid to the stage that took longest."""
+        cdef int64_t now = now_ns(), missed
+        cdef int stage, worst = OTHER
+        self._spent_ns[OTHER] = now - deadline - self._spent_ns[BUS] - self._spent_ns[PICK] - self._spent_ns[GUARD]
+        deadline += self._period_ns
+        if now <= deadline:
+            return deadline
+        for stage in range(OTHER):
+            if self._spent_ns[stage] > self._spent_ns[worst]:
+                worst = stage
+        missed = (now - deadline) // self._period_ns + 1
+        add(&self._counters[MISSED], missed)
+        add(&self._counters[MISSED_BY_STAGE + worst], missed)
+        if worst != BUS and thread_ns() - self._began_cpu_ns < self._period_ns:
+            add(&self._counters[HOST_STALLS], missed)
+        return deadline + missed * self._period_ns
+
+    cdef void _tick(self, int64_t now) noexcept nogil:
+        """Read, pick, guard, write, and tell."""
+        cdef int64_t began, heard, picked, guarded, written
+        cdef int answered
+        if self._fault != NO_FAULT or not self._may_go_on(now):
+            return
+        began = now_ns()
+        answered = self._port.read(now)
+        heard = now_ns()
+        self._turn_over()
+        self._judge()
+        if self._sub == 0 and self._fault == NO_FAULT:
+            self._pick(now)
+        picked = now_ns()
+        if self._outcome == PICKED:
+            self._guard()
+        guarded = now_ns()
+        if self._outcome < PAUSED and not self._dry:
+            self._write(now)
+        written = now_ns()
+        if load(&self._counters[TICKS]) % self._check_every == 0 and self._fault == NO_FAULT:
+            self._port.check()
+        self._spent_ns[BUS] = heard - began + now_ns() - guarded
+        self._spent_ns[PICK] = picked - heard
+        self._spent_ns[GUARD] = guarded - picked
+        self._count(answered)
+        self._trace(now, answered, heard - began, written - guarded)
+        if self._sub == 0:
+            self._tell(now)
+        self._sub = (self._sub + 1) % self._substeps
+
+    cdef bint _may_go_on(self, int64_t now) noexcept nogil:
+        """Show the supervisor that we live; False when the arm is its own."""
+        if self._page == NULL:
+            return True
+        if atomic_load_llong(&self._page[IS_FENCED], memory_order_acquire):
+            self._fail(FENCED)
+            return False
+        atomic_store_llong(&self._page[PATIENT_UNTIL], now + self._patience_ns, memory_order_release)
+        return True
+
+    cdef void _turn_over(self) noexcept nogil:
+        """Follow pause and resume: both begin a timestep, and a resume begins it where the arm is."""
+        cdef int turn = atomic_load_int(&self._turn_wanted, memory_order_acquire)
+        if turn == self._turn:
+            return
+        self._turn = turn
+        self._sub = 0
+        if not self._paused():
+            memcpy(self._goal, self._port.positions, self.joints * sizeof(double))
+
+    cdef bint _paused(self) noexcept nogil:
+        return self._turn & 1
+
+    cdef void _pick(self, int64_t now) noexcept nogil:
+        self._level = self._ring.arrive(now)
+        self._timestep = load(&self._ring._cursor)
+        memcpy(self._from, self._goal, self.joints * sizeof(double))
+        self._outcome = PAUSED if self._paused() else self._ring.take(self._action)
+        self._action_age_ns = 0
+        if self._outcome == PICKED:
+            add(&self._counters[EXECUTED], 1)
+            if self._ring._taken_seen < FARTHEST:
+                self._action_age_ns = max(now - self._ring._taken_seen, 0)
+                count(&self._ages, self._action_age_ns)
+
+    cdef void _guard(self) noexcept nogil:
+        """Goal <- this tick's part of the way to the action, within every limit; finite, as the ring's rows are."""
+        cdef double part = (self._sub + 1.0) / self._substeps, asked, present
+        cdef bint ranged = False, slowed = False, reined = False
+        cdef int joint
+        for joint in range(self.joints):
+            asked = self._action[joint]
+            if self._sub + 1 < self._substeps:
+                asked = self._from[joint] + part * (asked - self._from[joint])
+            ranged |= clamp(&asked, self._lower[joint], self._upper[joint])
+            slowed |= clamp(&asked, self._goal[joint] - self._step, self._goal[joint] + self._step)
+            present = self._port.positions[joint]
+            reined |= clamp(&asked, present - self._reach[joint], present + self._reach[joint])
+            self._goal[joint] = asked
+        add(&self._counters[CLAMPED_RANGE], ranged)
+        add(&self._counters[CLAMPED_SPEED], slowed)
+        add(&self._counters[CLAMPED_RELATIVE], reined)
+
+    cdef void _judge(self) noexcept nogil:
+        """Is there still a robot to command?"""
+        cdef int joint
+        if load(&self._port.gone):
+            self._fail(GONE)
+        for joint in range(self.joints):
+            if load(&self._port.missed[joint]) >= self._max_missed:
+                self._fail(SILENT)
+
+    cdef void _write(self, int64_t now) noexcept nogil:
+        if not self._may_go_on(now):
+            return
+        if self._port.write(self._goal):
+            self._writes_failed = 0
+            return
+        self._writes_failed += 1
+        add(&self._counters[WRITE_ERRORS], 1)
+        if load(&self._port.gone):
+            self._fail(GONE)
+        elif self._writes_failed >= self._max_missed:
+            self._fail(DEAF)
+
+    cdef void _fail(self, int fault) noexcept nogil:
+        """Stop until primed again; the first reason is kept."""
+        if self._fault == NO_FAULT:
+            self._fault, self._outcome = fault, FAILED
+            announce(&self._news)
+
+    cdef void _count(self, int answered) noexcept nogil:
+        add(&self._counters[TICKS], 1)
+        add(&self._counters[READ_ERRORS], answered < self.joints)
+        add(&self._counters[STARVED_TICKS], self._outcome == STARVED)
+        add(&self._counters[HELD_NONFINITE], self._outcome == HOLE)
+        count(&self._bus, self._spent_ns[BUS])
+
+    cdef void _trace(self, int64_t now, int answered, int64_t read_ns, int64_t write_ns) noexcept nogil:
+        cdef int64_t traced = load(&self._traced)
+        cdef Py_ssize_t at = traced % self._traces.shape[0]
+        cdef int64_t *trace = &self._traces[at, 0]
+        cdef int joint
+        trace[0], trace[1], trace[2], trace[3] = now, self._timestep, self._outcome, answered
+        trace[4], trace[5], trace[6], trace[7] = self._late_ns, read_ns, write_ns, self._action_age_ns
+        for joint in range(self.joints):
+            self._trails[at, 0, joint] = self._port.positions[joint]
+            self._trails[at, 1, joint] = self._goal[joint]
+        atomic_store_llong(&self._traced, traced + 1, memory_order_release)
+
+    cdef void _tell(self, int64_t now) noexcept nogil:
+        """Publish this timestep's record and wake who waits for it."""
+        cdef Snapshot *place = &self._snapshots[self._places.back]
+        cdef int joint
+        place.sequence, place.time_ns = load(&self._sequence) + 1, now
+        place.timestep, place.level = self._timestep, self._level
+        place.merges = self._ring._plans[self._ring._places.front].merges
+        place.paused = self._paused()
+        for joint in range(self.joints):
+            place.positions[joint] = self._port.positions[joint]
+            place.goal[joint] = self._goal[joint]
+            place.ages_s[joint] = INFINITY
+            if self._port.known[joint]:
+                place.ages_s[joint] = (now - self._port.heard_ns[joint]) / 1e9
+        publish(&self._places)
+        add(&self._sequence, 1)
+        atomic_store_int(&self._turn_taken, self._turn, memory_order_release)
+        announce(&self._news)
+
+
+cdef inline void announce(atomic_uint *news) noexcept nogil:
+    """Wake everyone who sleeps on `news`; who is about to will see that it changed."""
+    atomic_fetch_add_explicit(news, 1, memory_order_acq_rel)
+    wake_all(news)
+
+
+cdef inline bint clamp(double *value, double low, double high) noexcept nogil:
+    """Whether `value` had to be moved into low..high."""
+    cdef double inside = min(max(value[0], low), high)
+    cdef bint moved = inside != value[0]
+    value[0] = inside
+    return moved
+
+
+cdef inline int bucket_of(int64_t ns) noexcept nogil:
+    cdef int octave
+    if ns < 32:
+        return max(ns, 0)
+    octave = 58 - clz(ns)
+    return min((octave + 1) * 32 + (ns >> octave) - 32, BUCKETS - 1)
+
+
+cdef void count(Counts *counts, int64_t ns) noexcept nogil:
+    add(&counts.buckets[bucket_of(ns)], 1)
+    add(&counts.total_ns, ns)
+    store(&counts.longest_ns, max(load(&counts.longest_ns), ns))
+
+
+cdef to_histogram(Counts *counts):
+    cdef int i
+    buckets = [load(&counts.buckets[i]) for i in range(BUCKETS)]
+    return Histogram.from_counts(buckets, load(&counts.total_ns), load(&counts.longest_ns))
+
+
+def bucket(int64_t ns):
+    """`timing.bucket`, as the loop computes it."""
+    return bucket_of(ns)
