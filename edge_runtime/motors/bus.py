@@ -88,7 +88,7 @@ class Bus:
         self._owned().set_baud(baud)
 
     def discover(self) -> list[int]:
-        """The ids of all that answer within the timeout, an id as often as it came; two at once may spoil each other."""
+        """The ids of all that answer in time, an id as often as it came; two at once may spoil each other."""
         self._flush()
         self._send(feetech.ping(feetech.BROADCAST))
         decoder = StatusDecoder(parameters=0)
