@@ -101,7 +101,7 @@ class Model:
                     session.move(policy)
             moved = len(self._sessions) - ended
         log.info(
-            "%s replaced: %s -> %s, %d sessions moved, %d ended",
+            "%s replaced: %s -> %s (sessions moved: %d, ended: %d)",
             self.name,
             old.digest.hex()[:12],
             policy.digest.hex()[:12],
@@ -124,7 +124,7 @@ class Model:
         if now != before:
             log.log(
                 logging.WARNING if now else logging.INFO,
-                "%s %s for %d sessions",
+                "%s %s (sessions: %d)",
                 self.name,
                 "is overloaded: chunks are ready too late" if now else "keeps up again",
                 self.sessions,

@@ -84,7 +84,7 @@ class Models:
         with self._changing:
             model = self._named(name)
             if model.sessions and not force:
-                raise UsageError(f"model: {name} has {model.sessions} sessions; --force=true ends them")
+                raise UsageError(f"model: {name} is in use (sessions: {model.sessions}); --force=true ends them")
             if len(self._models) == 1:
                 raise UsageError(f"model: {name} is the last one; a server without any cannot be")
             self._models = {other: each for other, each in self._models.items() if other != name}

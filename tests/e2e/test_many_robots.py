@@ -147,7 +147,7 @@ def test_a_policy_is_replaced_while_the_arm_runs_it_and_after_a_reconnect_it_is_
             edge.wait_for("-> running")
             assert models_word.main(["replace", str(new), f"--admin_socket={admin}"]) == 0
             edge.wait_for(f"the server replaced act_so101_pick_place: now {digest}")
-            server.wait_for("1 sessions moved, 0 ended")
+            server.wait_for("(sessions moved: 1, ended: 0)")
             assert server.end() == 0
             with Server(folder, str(new), listen=address):
                 edge.wait_for("reconnected")

@@ -194,7 +194,7 @@ def test_models_are_loaded_and_unloaded(
     with Robot(server.address, hello_to(bundle.load(seeing).policy)) as robot:
         robot.welcomed()
         assert models(socket_path, "unload", "seeing") == 64
-        assert "seeing has 1 sessions; --force=true ends them" in capsys.readouterr().err
+        assert "seeing is in use (sessions: 1); --force=true ends them" in capsys.readouterr().err
         assert models(socket_path, "unload", "seeing", "--force=true") == 0
         assert status_of(robot) == (grpc.StatusCode.NOT_FOUND, "model seeing was unloaded")
     assert refusal(server.address, hello_to(bundle.load(seeing).policy))[0] is grpc.StatusCode.NOT_FOUND
@@ -317,8 +317,8 @@ def test_an_engine_that_cannot_carry_its_robots_says_so_to_all(
             pass
     said = [record.getMessage() for record in caplog.records if record.name == "policy_server.model"]
     assert said == [
-        "tiny is overloaded: chunks are ready too late for 2 sessions",
-        "tiny keeps up again for 2 sessions",
+        "tiny is overloaded: chunks are ready too late (sessions: 2)",
+        "tiny keeps up again (sessions: 2)",
     ]
 
 
