@@ -1,0 +1,131 @@
+"""Our side of the comparison: `edge-runtime start` with cameras that show recorded pictures, and every tick kept.
+
+python edge_driver.py DIARY --robot.cameras='{static: {type: recorded, folder: FRAMES}}' …   # as edge-runtime start
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from versus import diary
+from versus.frames import FPS, Reel
+
+from edge_runtime import flags
+from edge_runtime.cameras import CAMERAS, CameraFrame
+from edge_runtime.config import CameraConfig, StartConfig
+from edge_runtime.supervisor.client import watch_over
+
+COLLECT_EVERY = 120  # ticks; the loop remembers 300
+
+
+@CameraConfig.register_subclass("recorded")
+@dataclass
+class RecordedCameraConfig(CameraConfig):
+    """A camera of the comparison: a folder of pictures, and which one it shows all the time (-1: in turn)."""
+
+    folder: Path = Path()
+    picture: int = -1
+
+
+class RecordedCamera:
+    """Shows a view's pictures by the clock, without a thread."""
+
+    failures = 0
+    delivered_fps = float(FPS)
+
+    def __init__(self, name: str, config: RecordedCameraConfig) -> None:
+        self._reel = Reel(config.folder, name, config.picture)
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def latest(self) -> CameraFrame:
+        now_s = time.monotonic()
+        return CameraFrame(self._reel.at(now_s), int(now_s * 1e9), self._reel.number(now_s))
+
+    @property
+    def frames(self) -> int:
+        return self._reel.number(time.monotonic())
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._reel.shape[:2]
+
+
+CAMERAS["recorded"] = "edge_driver:RecordedCamera"
+
+
+class Notes:
+    """An onlooker that takes over the loop's own trace before it is overwritten."""
+
+    def __init__(self) -> None:
+        self.turns: list[diary.Turn] = []
+        self._seen_ns = 0
+        self._levels: dict[int, int] = {}
+        self.began: tuple[diary.Usage, float] | None = None
+
+    def see(self, record: Any, account: Any) -> None:
+        self._levels[record.time_ns] = record.level
+        if self.began is None and record.level > 0:
+            self.began = diary.Usage.now(), time.monotonic()
+            print("executing", flush=True)
+        if record.sequence % COLLECT_EVERY == 0:
+            self.collect(account.loop)
+
+    def collect(self, loop: Any) -> None:
+        for tick in loop.recent_ticks():
+            if tick["time_ns"] > self._seen_ns:
+                self._seen_ns = tick["time_ns"]
+                self.turns.append(
+                    diary.Turn(
+                        woke_ns=tick["time_ns"],
+                        sent_ns=tick["time_ns"] + tick["read_ns"] + tick["write_ns"],
+                        timestep=tick["timestep"] if tick["outcome"] == "picked" else -1,
+                        level=self._levels.get(tick["time_ns"], -1),
+                        goal=tick["goal"],
+                    )
+                )
+
+
+def main(argv: list[str]) -> int:
+    out, *rest = argv
+    config = flags.parse(StartConfig, rest, prog="edge_driver.py")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    notes = Notes()
+
+    def tell(account: Any) -> None:
+        notes.collect(account.loop)
+        usage, began_s = notes.began or (diary.Usage.now(), time.monotonic() - 1)
+        report = account.report()
+        diary.write(
+            Path(out),
+            notes.turns,
+            usage,
+            began_s,
+            time.monotonic(),
+            crashed=report["error"] or "; ".join(fault["error"] for fault in report["faults"]),
+            observations=report["traffic"]["observations"],
+            chunks=report["traffic"]["chunks"],
+            report=report,
+        )
+
+    with watch_over(config) as supervisor:
+        from edge_runtime.runtime import Runtime  # after the supervisor's fork, as in edge_runtime.cli
+
+        Runtime(config, supervisor, onlookers=[notes], tell=tell).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.modules["edge_driver"] = sys.modules["__main__"]  # CAMERAS imports it by name
+    sys.exit(flags.run_main(main, sys.argv[1:], "edge_driver.py"))

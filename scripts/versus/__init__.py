@@ -1,0 +1,1 @@
+"""What both sides of the comparison with LeRobot have in common."""
