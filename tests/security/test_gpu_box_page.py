@@ -136,6 +136,24 @@ def test_the_page_from_install_to_the_service(tmp_path: Path) -> None:
         assert "systemctl start policy-server" in lab.noted
         assert "systemctl reload policy-server" in lab.noted
         four_arms(lab)
+        an_arm_that_is_not_let_in(lab)
+
+
+def an_arm_that_is_not_let_in(lab: Lab) -> None:
+    """Ends with exit code 77 and a line of the page's table, and gRPC says nothing beside it."""
+    edge = f"{sysconfig.get_path('scripts')}/edge-runtime"
+    refused = subprocess.run(
+        [edge, "start", "--config_path=arm.yaml", "--tls.server_name=gpu-box.local"],
+        cwd=lab.arm,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 77
+    *before, last = refused.stderr.splitlines()
+    assert last.startswith(f"edge-runtime: {lab.address} refused: its certificate is not for gpu-box.local: ")
+    assert not [line for line in before if "ssl" in line.lower()]
 
 
 def four_arms(lab: Lab) -> None:
