@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from asyncbench import policy
 from asyncbench.policy import LoadedPolicy
 
+from asyncbench import policy
 from edge_runtime import flags
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
 from edge_runtime.config import StartConfig
@@ -35,8 +35,9 @@ from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, par
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.virtual_arm.scene import FIXED_GOAL
 from edge_runtime.wire.codec import ObservationAssembler, encode_observation
-from edge_runtime.wire.messages import Answer, Chunk, Observation, Pixels, Skipped
-from policy_server.filter import Filter
+from edge_runtime.wire.frames import compress
+from edge_runtime.wire.messages import Answer, Chunk, Frame, Observation, Pixels, Skipped
+from policy_server.filter import Filter, thumbnail
 
 FPS = 30
 SKIPPED_S = 0.02  # until the answer to an observation that is not run
@@ -46,6 +47,7 @@ GOAL_M = 0.05
 SHIFT_M, SHIFT_AFTER = 0.03, (2, 12)  # ticks: later than that the policy, which never saw such a thing, is lost
 PAUSE_S = (6.0, 12.0)
 AWAY_M = 0.1
+NUDGE_M = 0.02
 WATCHED_S = 2  # after the block went away
 FILTERS = {"off": (0.0, 0.0), "joint": (1.0, 0.0), "joint+image": (1.0, StartConfig.image_tolerance)}
 
@@ -247,6 +249,32 @@ def play(trial: Trial) -> Outcome:
     return outcome
 
 
+def levels(seeds: range) -> str:
+    """By how much small pictures differ: of a still scene at most, and after a block moved by NUDGE_M at least."""
+    loaded, clock = policy.load("images"), Clock()
+    still, moved = 0.0, 255.0
+    for seed in seeds:
+        loaded.scene.reset(seed, FIXED_GOAL)
+        noise = np.random.default_rng([4, seed])
+        cameras = {name: Camera(view, noise) for name, view in loaded.views(clock).items()}
+        before, same = _small(cameras), _small(cameras)
+        x, y = loaded.scene.environment_state()[:2]
+        loaded.scene.place_again((x + NUDGE_M, y))
+        after = _small(cameras)
+        still = max(still, *(np.abs(before[name] - same[name]).max() for name in cameras))
+        moved = min(moved, max(np.abs(before[name] - after[name]).max() for name in cameras))
+    return (
+        f"small pictures of {len(seeds)} scenes: still they differ by {still:g} levels at most, "
+        f"a block moved by {NUDGE_M * 1e3:g} mm by {moved:g} at least"
+    )
+
+
+def _small(cameras: dict[str, Camera]) -> dict[str, np.ndarray]:
+    """Each camera's small picture, as the server sees it: of a JPEG."""
+    frames = [Frame.raw(name, camera.latest().pixels) for name, camera in cameras.items()]
+    return {frame.camera: thumbnail(compress(frame, StartConfig.jpeg_quality)).astype(np.int16) for frame in frames}
+
+
 def _threshold(trial: Trial, latency: LatencyWindow, rows: int) -> Threshold:
     if trial.threshold == "auto":
         return AutoThreshold(latency, FPS, rows, filtered=trial.filter != "off")
@@ -272,6 +300,7 @@ def main(argv: list[str]) -> int:
                 print(_row(threshold, name, outcomes), flush=True)
                 everything[f"{threshold}/{name}"] = [asdict(each) for each in outcomes]
             verdicts.append(_verdict(threshold, *played.values()))
+    print(levels(range(config.first_seed, config.first_seed + config.episodes)))
     print(*verdicts, sep="\n")
     if config.json is not None:
         config.json.write_text(json.dumps(everything, indent=1) + "\n")
