@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -34,6 +35,7 @@ WORDS = {
 
 def main() -> int:
     """The entry point of `edge-runtime`; the exit codes are those of `errors`."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core writes to stderr by itself what we say in one line
     return flags.run_main(dispatch, sys.argv[1:], "edge-runtime")
 
 
