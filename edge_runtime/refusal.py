@@ -42,9 +42,9 @@ def explain(access: Access) -> AccessError | StreamError:
             refused = None
             if access.host:
                 refused = _try_without_tls(plain) if access.tls.ca is None else _try_with_tls(plain, access)
-    except PermissionError:
-        return AccessError(f"{access.address} may not be used by this user")
     except OSError as error:
+        if isinstance(error, PermissionError) and not access.host:
+            return AccessError(f"{access.address} may not be used by this user (its mode or its group)")
         why = str(error.strerror or error).lower()
         return StreamError(f"{access.address} is not available: {why}")
     if refused is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ from ..server.conftest import serving
 from ..server.robots import ACT, DESCRIBE, watch_health
 from .conftest import describe, robot_tls
 
+NOBODY = 65534
 WITHIN_S = 2.0  # promised is 1 s on a machine that has nothing else to do
 Tokens = Callable[..., Path]
 
@@ -225,6 +228,21 @@ def test_nobody_there_may_pass(certs: Path) -> None:
         error = refusal.explain(access)
         assert isinstance(error, StreamError)
         assert str(error).startswith(f"{access.address} is not available: ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_unix_socket_of_somebody_else_is_told_so(tmp_path: Path) -> None:
+    access = Access(f"unix:{tmp_path}/policy.sock")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{tmp_path}/policy.sock")
+        listening.listen()
+        os.seteuid(NOBODY)
+        try:
+            error = refusal.explain(access)
+        finally:
+            os.seteuid(0)
+    assert isinstance(error, AccessError)
+    assert "may not be used by this user" in str(error)
 
 
 # What is exposed, and how.
