@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 LEROBOT_PYTHON ?= python3
 SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml
 
-.PHONY: demo test check bench fuzz protos test-export test-lerobot build clean
+.PHONY: demo test check bench soak fuzz protos test-export test-lerobot build clean
 
 demo: build  ## the main job: a virtual arm, sequential against asynchronous
 	$(BIN)/edge-runtime demo $(ARGS)
@@ -25,6 +25,9 @@ check: build  ## lint, types, generated files
 
 bench: build  ## every figure in short form
 	$(BIN)/python scripts/bench.py --quick $(ARGS)
+
+soak: build  ## sixty faults on a running virtual arm, six minutes; ARGS=--minutes=2 for a shorter one
+	$(BIN)/python scripts/soak.py $(ARGS)
 
 fuzz: build  ## every door through which a stranger's bytes come in, ten minutes on two cores
 	$(BIN)/python scripts/fuzz.py $(ARGS)

@@ -14,7 +14,10 @@ HOLDING_AFTER_S = 0.5
 
 
 class RuntimeState:
-    """`running` <-> `draining` (no stream, rows left) <-> `holding` (no row for 0.5 s); `fault` and `stopping` last."""
+    """`running` <-> `draining` (no stream, rows left) <-> `holding` (no row for 0.5 s).
+
+    `fault` lasts until the arm is `starting` again, `stopping` for good.
+    """
 
     def __init__(self, now_s: float, tell: Callable[[str], None] = lambda state: None) -> None:
         self._lock = threading.Lock()

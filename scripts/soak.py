@@ -1,0 +1,184 @@
+"""Seeded faults, one after another, on a running arm: does it come back in time, and does it keep every promise?
+
+python scripts/soak.py --faults=60 --seed=0
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from edge_runtime import flags
+from edge_runtime.config import StartConfig
+from edge_runtime.errors import ConfigError
+from edge_runtime.supervisor.client import watch_over
+from scripts.soaking.faults import FAULTS, Fault
+from scripts.soaking.judge import BusJudge, Watch
+from scripts.soaking.stage import Stage
+
+SHORTEST_S, LONGEST_S = 0.1, 2.0
+STEADY_S = 1.0  # at work for so long: the next fault may come
+GIVE_UP_S = 20.0
+JUDGE_EVERY_S = 4.0  # the bus remembers eight seconds, and telling them takes its time from the servos
+
+
+@dataclass
+class SoakConfig:
+    """soak.py: faults on the virtual arm, drawn from the matrix; exit 1 when a promise is broken."""
+
+    faults: int = 60
+    minutes: float = 10.0  # no fault begins later
+    seed: int = 0
+    only: str = ""  # faults whose name contains it
+    output: Path = Path("soak.log")  # the runtime's log
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if not any(self.only in fault.name for fault in FAULTS):
+            raise ConfigError(f"only: no fault is called {self.only!r}; there are {', '.join(f.name for f in FAULTS)}")
+
+
+@dataclass
+class Tally:
+    """How one kind of fault went."""
+
+    fault: Fault
+    recoveries_s: list[float] = field(default_factory=list)
+    too_late: int = 0
+
+
+def main(argv: list[str]) -> int:
+    config = flags.parse(SoakConfig, argv, prog="soak.py")
+    logging.basicConfig(
+        filename=config.output, filemode="w", level=logging.INFO, format="%(asctime)s %(name)s: %(message)s"
+    )
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder, Stage(Path(folder), config.seed) as stage:
+        settings = flags.parse(StartConfig, stage.flags, prog="edge-runtime start")
+        with watch_over(settings) as supervisor:
+            from edge_runtime.runtime import Runtime  # grpc: not before the supervisor
+
+            watch = Watch()
+            runtime = Runtime(settings, supervisor, onlookers=[watch], tell=lambda account: None)
+            torment = Torment(config, stage, watch, BusJudge(settings.robot.max_speed, settings.fps))
+            thread = threading.Thread(target=lambda: (torment.run(), runtime.stop()))
+            thread.start()
+            runtime.run()
+            thread.join()
+    return torment.verdict()
+
+
+class Torment:
+    """Draws the faults, waits for the arm after each, and keeps the books."""
+
+    def __init__(self, config: SoakConfig, stage: Stage, watch: Watch, judge: BusJudge) -> None:
+        self._config, self._stage, self._watch, self._judge = config, stage, watch, judge
+        self._dice = random.Random(config.seed)
+        self._kinds = [fault for fault in FAULTS if config.only in fault.name]
+        self._tallies = {fault.name: Tally(fault) for fault in self._kinds}
+        self._until_s = time.monotonic() + 60 * config.minutes
+        self._broken: list[str] = []
+        self._judged_s = time.monotonic()
+
+    def run(self) -> None:
+        """Until all faults are through, the time is up, or the arm does not come back."""
+        if not self._watch.begun.wait(60):
+            self._broken.append("the arm never began to work")
+            return
+        order: list[Fault] = []
+        for number in range(self._config.faults):
+            if time.monotonic() > self._until_s:
+                return
+            order = order or self._dice.sample(self._kinds, len(self._kinds))  # each kind before any comes again
+            fault, lasts_s = order.pop(), self._dice.uniform(SHORTEST_S, LONGEST_S)
+            if not self._suffer(fault, lasts_s):
+                self._broken.append(f"{fault.name}: the arm did not come back within {GIVE_UP_S:g} s")
+                return
+            print(f"\r{number + 1} of {self._config.faults} faults  {fault.name:<40}", end="", flush=True)
+
+    def _suffer(self, fault: Fault, lasts_s: float) -> bool:
+        logging.info("soak: %s for %.2f s", fault.name, lasts_s)
+        fault.begin(self._stage, self._dice)
+        _rest(lasts_s)
+        fault.end(self._stage)
+        ended_s = time.monotonic()
+        logging.info("soak: %s is over", fault.name)
+        one_inference_s = self._watch.account.observer.latency.quantile()
+        recovered = self._wait(ended_s, fault.limit_s + one_inference_s)
+        self._judge_bus()
+        if recovered is None:
+            return False
+        tally = self._tallies[fault.name]
+        tally.recoveries_s.append(recovered)
+        tally.too_late += recovered > fault.limit_s + one_inference_s
+        return True
+
+    def _wait(self, ended_s: float, limit_s: float) -> float | None:
+        """Until the arm has been at work for STEADY_S, and longer than it may take to notice; how long that took."""
+        while time.monotonic() < ended_s + GIVE_UP_S:
+            idle_until_s = self._watch.idle_until_s()
+            if time.monotonic() - max(idle_until_s, ended_s + limit_s) > STEADY_S:
+                return max(idle_until_s - ended_s, 0.0)
+            if time.monotonic() - self._judged_s > JUDGE_EVERY_S:
+                self._judge_bus()
+            _rest(0.05)
+        return None
+
+    def _judge_bus(self) -> None:
+        self._judged_s = time.monotonic()
+        self._judge.judge(self._stage.arm.get("/log"))
+
+    def verdict(self) -> int:
+        """The table, and 1 when a promise was broken."""
+        account = self._watch.account
+        assert account is not None
+        print(f"\r{'fault':<30}{'n':>4}{'recovery p50':>15}{'max':>9}{'limit':>22}")
+        for name, tally in self._tallies.items():
+            times = sorted(tally.recoveries_s)
+            if times:
+                limit = f"inference + {tally.fault.limit_s:g} s"
+                print(f"{name:<30}{len(times):>4}{times[len(times) // 2]:>13.2f} s{times[-1]:>7.2f} s{limit:>22}")
+            if tally.too_late:
+                self._broken.append(f"{name}: {tally.too_late} of {len(times)} recoveries took too long")
+        report = account.report()
+        self._check(report, account.loop.action_age().summary().max, account)
+        for line in self._broken:
+            print(f"BROKEN: {line}")
+        print("every promise kept" if not self._broken else f"{len(self._broken)} broken")
+        return 1 if self._broken else 0
+
+    def _check(self, report: dict[str, Any], oldest_s: float, account: Any) -> None:
+        loop, late = report["loop"], report["lateness_s"]
+        ours = sum(loop["missed_by_stage"][stage] for stage in ("pick", "guard", "other")) - loop["host_stalls"]
+        limit_s = account.config.max_action_age_s or account.hello.actions_per_chunk / account.config.fps + 1
+        print(
+            f"{report['duration_s']:.0f} s, {loop['ticks']} ticks, {len(report['faults'])} faults of the arm survived; "
+            f"missed ticks: {ours} of our own making, {loop['missed_by_stage']['bus']} on the bus, "
+            f"{loop['host_stalls']} while the host ran others"
+        )
+        print(
+            f"lateness p50 {late['p50'] * 1e3:.3f} ms, p99 {late['p99'] * 1e3:.3f} ms, max {late['max'] * 1e3:.3f} ms; "
+            f"{report['realtime']}"
+        )
+        print(f"oldest action {oldest_s:.2f} s of {limit_s:.2f}; {loop['too_old']} refused as older")
+        print(f"{self._judge.judged} goals on the bus judged, {len(self._judge.violations)} beyond range or speed")
+        self._broken += [f"limit: {violation}" for violation in self._judge.violations[:5]]
+        if ours:
+            self._broken.append(f"{ours} missed ticks of our own making")
+        if oldest_s > limit_s:
+            self._broken.append(f"an action was executed {oldest_s:.2f} s after its observation")
+
+
+def _rest(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(flags.run_main(main, sys.argv[1:], "soak.py"))
