@@ -80,13 +80,14 @@ def _compare(config: BenchConfig, folder: Path, version: str) -> int:
     looks, infer = recording.record(config.bundle, folder)
     fidelities = recording.fidelity(looks, infer, (95, 90, 80))
     print("\n".join(map(str, fidelities)), flush=True)
+    first, other = (infer(positions("still", 0.0, arm.offset), looks[arm.picture].views) for arm in scenarios.PAIR)
     latency_s = config.latency_ms / 1e3
     setting = scenarios.Setting(
         LeRobot(config.lerobot_python.absolute(), config.checkpoint.resolve(), latency_s),
         Edge(config.bundle.resolve(), latency_s),
         Place(folder, folder, robot, rest),
         config.seconds,
-        tuple(infer(positions("still", 0.0, arm.offset), looks[arm.picture].views) for arm in scenarios.PAIR),
+        (first, other),
     )
     loads = [os.getloadavg()[0]]
     found = scenarios.measure(setting, names, config.rounds, lambda what: print(what, file=sys.stderr, flush=True))

@@ -71,12 +71,12 @@ class Diary:
     def between(self, since_ns: float, until_ns: float = np.inf) -> Diary:
         """The turns in that time."""
         kept = (self.woke_ns >= since_ns) & (self.woke_ns < until_ns)
-        return Diary(*(getattr(self, name)[kept] for name in _ARRAYS), self.facts)
+        return Diary(**{name: getattr(self, name)[kept] for name in _ARRAYS}, facts=self.facts)
 
     @classmethod
     def load(cls, path: Path) -> Diary:
         with np.load(path) as arrays:
-            return cls(*(arrays[name] for name in _ARRAYS), json.loads(str(arrays["facts"])))
+            return cls(**{name: arrays[name] for name in _ARRAYS}, facts=json.loads(str(arrays["facts"])))
 
 
 def write(path: Path, turns: Sequence[Turn], began: Usage, began_s: float, ended_s: float, **facts: Any) -> None:

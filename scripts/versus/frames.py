@@ -37,4 +37,5 @@ class Reel:
 
     def at(self, now_s: float) -> Pixels:
         """The newest picture, not copied."""
-        return self._pictures[self.number(now_s) % len(self._pictures)]
+        newest: Pixels = self._pictures[self.number(now_s) % len(self._pictures)]
+        return newest

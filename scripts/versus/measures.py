@@ -48,7 +48,8 @@ class Pace:
 
 def _late_ms(times_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     behind = times_ns - np.arange(len(times_ns)) * PERIOD_NS
-    return (behind - behind.min()) / 1e6
+    late: npt.NDArray[np.float64] = (behind - behind.min()) / 1e6
+    return late
 
 
 def window(diary: Diary, seconds: float) -> Diary:

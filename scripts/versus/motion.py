@@ -21,4 +21,4 @@ def positions(motion: Motion, now_s: float, offset: float = 0.0) -> Vector:
     if motion == "still":
         return CENTRE + offset
     phases: Any = 2 * np.pi * SWINGS_PER_S * now_s + np.arange(len(JOINTS))
-    return CENTRE + offset + SWING * np.sin(phases)
+    return np.asarray(CENTRE + offset + SWING * np.sin(phases))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -29,6 +30,7 @@ SHOWN = 8  # pictures that the clients show in turn
 BODY = slice(0, 5)  # the joints in degrees
 
 Pictures = dict[str, frames.Pixels]
+Way = Callable[[frames.Pixels], tuple[frames.Pixels, int]]  # a picture as it arrives, and in how many bytes
 Infer = Callable[[npt.NDArray[np.floating], Pictures], npt.NDArray[np.float32]]
 
 
@@ -85,15 +87,13 @@ def fidelity(looks: list[Look], infer: Infer, qualities: tuple[int, ...]) -> lis
         shifted = picture + random.integers(-1, 2, picture.shape, np.int16)
         return np.clip(shifted, 0, 255).astype(np.uint8), picture.nbytes
 
-    ways = {"±1 noise, raw": noisy}
-    ways |= {f"JPEG {quality} 4:2:0": lambda picture, q=quality: _as_on_the_wire(picture, q) for quality in qualities}
-    ways |= {f"JPEG {quality} 4:4:4": lambda picture, q=quality: _in_full(picture, q) for quality in qualities}
+    ways: dict[str, Way] = {"±1 noise, raw": noisy}
+    ways |= {f"JPEG {quality} 4:2:0": partial(_as_on_the_wire, quality=quality) for quality in qualities}
+    ways |= {f"JPEG {quality} 4:4:4": partial(_in_full, quality=quality) for quality in qualities}
     return [_cost(name, looks, infer, way) for name, way in ways.items()]
 
 
-def _cost(
-    name: str, looks: list[Look], infer: Infer, way: Callable[[frames.Pixels], tuple[frames.Pixels, int]]
-) -> Fidelity:
+def _cost(name: str, looks: list[Look], infer: Infer, way: Way) -> Fidelity:
     sizes, changes = [], []
     for look in looks:
         seen = {view: way(picture) for view, picture in look.views.items()}

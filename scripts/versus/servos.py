@@ -29,7 +29,7 @@ class Puppet:
         self._how, self._offset = how, offset
 
     def positions_ticks(self) -> npt.NDArray[np.float64]:
-        return to_ticks(motion.positions(self._how, time.monotonic(), self._offset))
+        return np.asarray(to_ticks(motion.positions(self._how, time.monotonic(), self._offset)))
 
 
 def main() -> None:
