@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,10 +110,10 @@ def is_loopback(host: str) -> bool:
 
 def _split(address: str) -> tuple[str, int]:
     """Host and port, of unix:/path empty and 0."""
-    if address.startswith("unix:"):
+    if address.startswith("unix:") and 0 < len(os.fsencode(address.removeprefix("unix:"))) <= 107:  # sun_path, unix(7)
         return "", 0
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or host == "unix" or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"server_address: {address!r} is not HOST:PORT or unix:/path")
     return host.strip("[]"), int(port)
 

@@ -53,8 +53,8 @@ def _load(name: str, module_name: str, function_name: str) -> Callable[..., Any]
         sys.path.insert(0, "")  # a user's file lies where they stand; an installed command does not look there
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"aggregate_fn_name: cannot load {name!r}: {error}") from error
+    except Exception as error:  # whatever a user's own module may raise
+        raise ConfigError(f"aggregate_fn_name: cannot load {name!r}: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise ConfigError(f"aggregate_fn_name: {name!r} is not a function")
     return function  # type: ignore[no-any-return]

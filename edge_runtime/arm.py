@@ -37,6 +37,14 @@ class Witness(Protocol):
         """Another attempt begins."""
 
 
+def check_processors(numbers: Iterable[int]) -> None:
+    """Raises ConfigError for one that this process may not run on."""
+    here = os.sched_getaffinity(0)
+    if unknown := sorted(set(numbers) - here):
+        usable = ", ".join(map(str, sorted(here)))
+        raise ConfigError(f"cpu_affinity: {unknown[0]} is not one of the processors here, which are {usable}")
+
+
 class Arm:
     """Runs `loop` on `robot`, which is open, from the safe start to the stop policy, as often as there is a fault.
 

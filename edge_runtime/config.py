@@ -10,6 +10,7 @@ from typing import Literal
 import draccus
 
 from edge_runtime.errors import ConfigError
+from edge_runtime.schema import check_address, check_ranges, nearest
 
 StopPolicy = Literal["limp", "park", "hold"]
 Mode = Literal["async", "sequential"]
@@ -37,10 +38,11 @@ class OpenCVCameraConfig(CameraConfig):
     warmup_s: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("width", "height", "fps"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name}: {value} is not a positive number")
+        check_ranges(self, width=(1, 8192), height=(1, 8192), fps=(1, 1000), warmup_s=(0, 60))
+        if self.index_or_path == "" or (isinstance(self.index_or_path, int) and self.index_or_path < 0):
+            raise ConfigError(
+                f"index_or_path: {self.index_or_path!r} is not the number of a /dev/video, a path or a URL"
+            )
         if self.fourcc is not None and len(self.fourcc) != 4:
             raise ConfigError(f"fourcc: {self.fourcc!r} is not four characters, such as MJPG")
 
@@ -55,9 +57,7 @@ class SyntheticCameraConfig(CameraConfig):
     fps: int = 30
 
     def __post_init__(self) -> None:
-        for name in ("width", "height", "fps"):
-            if not 1 <= getattr(self, name) <= 8192:
-                raise ConfigError(f"{name}: {getattr(self, name)} is not in 1..8192")
+        check_ranges(self, width=(1, 8192), height=(1, 8192), fps=(1, 1000))
 
 
 @dataclass
@@ -72,6 +72,16 @@ class RobotConfig(draccus.ChoiceRegistry):
     max_missed_replies: int = 15  # in a row from one joint, then the robot has failed
     stop_policy: StopPolicy = "limp"
     reconnect: bool = True  # after a fault wait for the robot and start it again; false: exit 74
+
+    def __post_init__(self) -> None:
+        if self.id is not None and (not self.id or "/" in self.id):
+            raise ConfigError(f"robot.id: {self.id!r} is not the name of a calibration file, such as my_arm")
+        check_ranges(self, "robot", max_speed=(0, math.inf), max_missed_replies=(1, 10_000))
+        limits = self.max_relative_target
+        for joint, limit in limits.items() if isinstance(limits, dict) else [("", limits)]:
+            if limit is not None and not 0 < limit < math.inf:
+                name = f"robot.max_relative_target.{joint}".rstrip(".")
+                raise ConfigError(f"{name}: {limit:g} is not a distance in joint units, above 0")
 
 
 @dataclass
@@ -92,19 +102,18 @@ class SOFollowerConfig(RobotConfig):
     echo: bool = False  # a bare UART hears its own bytes
 
     def __post_init__(self) -> None:
-        if self.max_speed < 0 or not math.isfinite(self.max_speed):
-            raise ConfigError(f"robot.max_speed: {self.max_speed} is not a speed in units/s (0 turns the limit off)")
-        if self.bus_timeout_ms is not None and not 0 < self.bus_timeout_ms <= 1000:
-            raise ConfigError(f"robot.bus_timeout_ms: {self.bus_timeout_ms} is not in 0..1000")
-        if self.max_missed_replies < 1:
-            raise ConfigError(f"robot.max_missed_replies: {self.max_missed_replies} is less than 1")
-        if not (self.max_temperature == 0 or 30 <= self.max_temperature <= 100):
-            raise ConfigError(f"robot.max_temperature: {self.max_temperature} is not in 30..100 °C (0 = off)")
-        if not 0 < self.park_timeout_s <= 60:
-            raise ConfigError(f"robot.park_timeout_s: {self.park_timeout_s} is not in 0..60")
-        for name in ("position_p_coefficient", "position_i_coefficient", "position_d_coefficient"):
-            if not 0 <= getattr(self, name) <= 254:
-                raise ConfigError(f"robot.{name}: {getattr(self, name)} is not in 0..254")
+        super().__post_init__()
+        check_ranges(
+            self,
+            "robot",
+            position_p_coefficient=(0, 254),
+            position_i_coefficient=(0, 254),
+            position_d_coefficient=(0, 254),
+            park_timeout_s=(0.1, 60),
+            bus_timeout_ms=(0.1, 1000),
+        )
+        if self.max_temperature != 0 and not 30 <= self.max_temperature <= 100:
+            raise ConfigError(f"robot.max_temperature: {self.max_temperature} is not in 30..100 °C, nor 0 for off")
 
 
 @RobotConfig.register_subclass("so101_follower")
@@ -189,38 +198,51 @@ class StartConfig:
     debug: bool = False  # tracebacks, debug log
 
     def __post_init__(self) -> None:
-        if not 1 <= self.fps <= 1000:
-            raise ConfigError(f"fps: {self.fps:g} is not in 1..1000")
-        if self.control_hz is not None:
-            substeps = self.control_hz / self.fps
-            if substeps < 1 or abs(substeps - round(substeps)) > 1e-9:
-                raise ConfigError(f"control_hz: {self.control_hz:g} is not a whole multiple of fps {self.fps:g}")
-        if self.actions_per_chunk is not None and self.actions_per_chunk < 1:
-            raise ConfigError(f"actions_per_chunk: {self.actions_per_chunk} is less than 1")
-        if self.chunk_size_threshold != "auto" and not 0 <= self.chunk_size_threshold <= 1:
-            raise ConfigError(f"chunk_size_threshold: {self.chunk_size_threshold} is not in 0..1, nor auto")
-        if not 1e-4 <= self.starve_risk <= 0.5:
-            raise ConfigError(f"starve_risk: {self.starve_risk} is not in 0.0001..0.5")
-        if self.similarity_tolerance is not None and not 0 <= self.similarity_tolerance < math.inf:
-            raise ConfigError(f"similarity_tolerance: {self.similarity_tolerance} is not a distance (0 = off)")
-        if not 0 < self.image_tolerance <= 255:
-            raise ConfigError(f"image_tolerance: {self.image_tolerance} is not a level in 0..255, above 0")
-        if not 0 <= self.jpeg_quality <= 100:
-            raise ConfigError(f"jpeg_quality: {self.jpeg_quality} is not in 0..100 (0 = raw)")
-        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
-            raise ConfigError(f"metrics_port: {self.metrics_port} is not in 0..65535")
-        if not 1 <= self.priority <= 99:
-            raise ConfigError(f"priority: {self.priority} is not in 1..99")
-        if any(number < 0 for number in self.cpu_affinity):
-            raise ConfigError(f"cpu_affinity: {self.cpu_affinity} are not numbers of processors, from 0")
-        for name in ("max_frame_age_s", "max_action_age_s"):
-            age = getattr(self, name)
-            if age is not None and not 0 < age < math.inf:
-                raise ConfigError(f"{name}: {age} is not an age in seconds")
-        if self.episodes < 0 or self.first_seed < 0 or self.duration_s < 0 or self.give_up_after_s < 0:
-            raise ConfigError("episodes, first_seed, duration_s and give_up_after_s must not be negative")
+        check_ranges(
+            self,
+            fps=(1, 1000),
+            control_hz=(1, 2000),
+            actions_per_chunk=(1, 4096),
+            starve_risk=(1e-4, 0.5),
+            similarity_tolerance=(0, math.inf),
+            image_tolerance=(0.1, 255),
+            jpeg_quality=(0, 100),
+            max_frame_age_s=(0.01, 3600),
+            max_action_age_s=(0.01, 3600),
+            episodes=(0, math.inf),
+            first_seed=(0, math.inf),
+            duration_s=(0, math.inf),
+            priority=(1, 99),
+            give_up_after_s=(0, math.inf),
+            metrics_port=(0, 65535),
+        )
+        if self.control_hz is not None and abs(self.control_hz / self.fps - self.substeps) > 1e-9:
+            raise ConfigError(f"control_hz: {self.control_hz:g} is not a whole multiple of fps {self.fps:g}")
+        if self.chunk_size_threshold != "auto":
+            check_ranges(self, chunk_size_threshold=(0, 1))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """What is right by itself may not go with the rest."""
         if self.episodes and not self.reset_url:
             raise ConfigError("episodes: needs reset_url, which places the scene for each episode")
+        if self.reset_url:
+            check_address(self.reset_url, "reset_url")
+        if self.bundle is not None and self.server_address != StartConfig.server_address:
+            raise ConfigError("server_address: bundle is given too, and starts a server of its own; leave one out")
+        if self.task and self.task_file is not None:
+            raise ConfigError("task_file: task is given too; the robot is told one or the other")
+        for name in self.rename_map if self.robot.cameras else ():
+            if name not in self.robot.cameras:
+                near = nearest(name, self.robot.cameras)
+                hint = f"did you mean {near}?" if near else f"there are {', '.join(self.robot.cameras)}"
+                raise ConfigError(f"rename_map.{name}: the robot has no such camera; {hint}")
+        taken: dict[str, str] = {}
+        for name in self.robot.cameras:
+            theirs = self.rename_map.get(name, name)
+            if theirs in taken:
+                raise ConfigError(f"rename_map: {taken[theirs]} and {name} would both be {theirs}")
+            taken[theirs] = name
 
     @property
     def substeps(self) -> int:

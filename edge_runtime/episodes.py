@@ -12,8 +12,9 @@ from typing import Any
 
 from edge_runtime._realtime import ActuatorLoop, Record
 from edge_runtime.account import Account
-from edge_runtime.errors import ConfigError, DeviceError
+from edge_runtime.errors import DeviceError
 from edge_runtime.observer import Observer
+from edge_runtime.schema import check_address
 
 RESET_S = 30.0
 ASK_S = 2.0
@@ -34,8 +35,7 @@ class Episodes:
     """The judge at `url`: {"seed": i} starts one, `done` ends it."""
 
     def __init__(self, url: str) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"reset_url: {url!r} is not an http:// address")
+        check_address(url, "reset_url")
         self._url = url
 
     def reset(self, seed: int) -> None:

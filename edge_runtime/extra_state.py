@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from edge_runtime.errors import ConfigError, DeviceError
+from edge_runtime.schema import check_address
 from edge_runtime.wire.messages import Floats
 
 CONSTANT = "constant:"
@@ -55,13 +56,12 @@ class HttpVector:
     """
 
     def __init__(self, name: str, url: str, timeout_s: float = 0.5) -> None:
+        check_address(url, f"extra_state.{name}", ["http"])
         parts = urllib.parse.urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise ConfigError(f"extra_state.{name}: {url!r} is not an http://HOST:PORT/path address")
         self.name = name
         self.url = url
         self._path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
-        self._connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout_s)
+        self._connection = http.client.HTTPConnection(str(parts.hostname), parts.port or 80, timeout=timeout_s)
 
     def read(self) -> Floats:
         """The numbers now, (dimension,) float32. Raises DeviceError when there are none to be had."""

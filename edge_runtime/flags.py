@@ -70,7 +70,7 @@ def parse(config_class: type[T], argv: Sequence[str], prog: str, *, positional: 
             raw = _read_file(schema.build(Path, value, CONFIG_PATH))
     for name, value in settings:
         if name != CONFIG_PATH or not reads_files:
-            _put(raw, name.split("."), value)
+            _put(raw, schema.split(config_class, name), value)
     if positional and positional not in raw and schema.is_required(config_class, positional):
         raise UsageError(f"{positional} is missing: {prog} {positional.upper()} [--flag=value …]")
     built: T = schema.build(config_class, raw, "")

@@ -12,6 +12,7 @@ from types import TracebackType
 from edge_runtime.errors import EdgeRuntimeError, ModelError
 
 STOP_S = 5.0
+_LAST_WORDS = "policy-server: "  # how its one line begins when it fails
 
 
 class LocalServer:
@@ -20,9 +21,10 @@ class LocalServer:
     def __init__(self, bundle: Path, *, on_exit: threading.Event) -> None:
         self._bundle = bundle
         self._exited = on_exit
+        self._last_words = ""
         self._folder = tempfile.TemporaryDirectory(prefix="edge-runtime-")
         self.address = f"unix:{self._folder.name}/policy.sock"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> LocalServer:
         self._process = subprocess.Popen(
@@ -33,18 +35,24 @@ class LocalServer:
                 "--until_stdin_closes=true",  # so that it ends with us, however we end
             ],
             stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        threading.Thread(target=self._watch, args=(self._process,), name="local-server", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, args=(self._process,), name="local-server", daemon=True)
+        self._watcher.start()
         return self
 
     @property
-    def exited(self) -> bool:
-        return self._process is not None and self._process.poll() is not None
+    def failed(self) -> bool:
+        """It ended by itself, and not because it was told to, as by Ctrl-C in the terminal that both have."""
+        return self._process is not None and self._process.poll() not in (None, 0)
 
     def failure(self) -> EdgeRuntimeError:
-        """Why it ended: the server has said it on stderr, which is ours."""
+        """Why it ended, in its own words where it had some."""
+        self._watcher.join(STOP_S)
         code = self._process.returncode if self._process is not None else None
-        error = ModelError(f"bundle: the policy server for {self._bundle} ended with exit code {code}")
+        said = self._last_words or f"the policy server for {self._bundle} ended with exit code {code}"
+        error = ModelError(said if said.startswith("bundle: ") else f"bundle: {said}")
         if code in (65, 73, 76, 77, 78):
             error.exit_code = code
         return error
@@ -59,11 +67,20 @@ class LocalServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+            self._watcher.join()
+            for pipe in (self._process.stdin, self._process.stderr):
+                if pipe is not None:
+                    pipe.close()
             self._process = None
         self._folder.cleanup()
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+    def _watch(self, process: subprocess.Popen[str]) -> None:
+        """Pass on what it logs; what it ends with is ours to say."""
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith(_LAST_WORDS):
+                self._last_words = line.removeprefix(_LAST_WORDS).strip()
+            else:
+                sys.stderr.write(line)
         process.wait()
         self._exited.set()

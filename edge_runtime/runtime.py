@@ -13,11 +13,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from edge_runtime import aggregation, fault_record, summary
+from edge_runtime import aggregation, fault_record, output, summary
 from edge_runtime._realtime import ActionRing, ActuatorLoop
 from edge_runtime.access import Access
 from edge_runtime.account import Account, Onlooker
-from edge_runtime.arm import Arm
+from edge_runtime.arm import Arm, check_processors
 from edge_runtime.cameras import make_camera
 from edge_runtime.chronicle import Chronicle
 from edge_runtime.config import StartConfig
@@ -92,6 +92,7 @@ class Runtime:
         self._stop = threading.Event()  # the run is over, whatever the reason
         self._hurry = threading.Event()  # a second signal: limp at once
         self._failure: EdgeRuntimeError | None = None
+        self._server: LocalServer | None = None
         self._started_s = time.monotonic()
         self._systemd = Notifier()
         self._state = RuntimeState(self._started_s, self._systemd.status)
@@ -110,6 +111,8 @@ class Runtime:
                     parts = self._build(stack)
                     if parts is not None:
                         self._drive(parts, stack)
+                    if self._server is not None and self._server.failed:
+                        raise self._server.failure()
             except EdgeRuntimeError as error:
                 self._fail(error)
             if parts is not None and parts.loop.counters()["ticks"]:
@@ -130,7 +133,11 @@ class Runtime:
     def _build(self, stack: ExitStack) -> _Parts | None:
         """Open the devices, meet the server, compare; no torque yet. None when stopped in the meantime."""
         config = self._config
-        aggregation.for_policy(config.aggregate_fn_name, 0.0)  # a wrong name is told before anything is opened
+        aggregation.for_policy(config.aggregate_fn_name, 0.0)  # what is wrong is told before anything is opened
+        task = Task(config.task, config.task_file)
+        check_processors(config.cpu_affinity)
+        output.check(config.summary, "summary")
+        output.check(config.queue_log, "queue_log")
         vectors = {
             f"observation.{name.removeprefix('observation.')}": make_vector(name, source)
             for name, source in config.extra_state.items()
@@ -148,13 +155,14 @@ class Runtime:
         stream = PolicyStream(
             access,
             jpeg_quality=config.jpeg_quality,
-            give_up_after_s=config.give_up_after_s,
+            give_up_after_s=0 if server is not None else config.give_up_after_s,  # ours ends us when it ends
             stages=self._stages,
         )
         self._systemd.ready()
         description = stream.describe(self._stop, self._systemd.alive)
-        if server is not None and server.exited:
+        if server is not None and server.failed:
             raise server.failure()
+        self._server = server
         if description is None:
             return None
         policy = choose(description, config.model)
@@ -170,7 +178,7 @@ class Runtime:
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
         latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
         observer = Observer(
-            Look(policy, views, vectors, config.resize, config.max_frame_age_s, Task(config.task, config.task_file)),
+            Look(policy, views, vectors, config.resize, config.max_frame_age_s, task),
             ring,
             stream.send,
             on_lost=stream.suspect,

@@ -13,6 +13,7 @@ import math
 import re
 import types
 import typing
+import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,8 @@ def _choose(kind: Any, raw: dict[Any, Any], path: str) -> Any:
         return kind
     if not isinstance(word, str) or word not in choices:
         said = "is missing" if word is None else f"{shown(word)} is not known"
-        raise ConfigError(f"{_join(path, CHOICE)}: {said}, expected {' or '.join(choices)}{_suggestion(word, choices)}")
+        hint = "" if word is None else _suggestion(word, choices)
+        raise ConfigError(f"{_join(path, CHOICE)}: {said}, expected one of {', '.join(choices)}{hint}")
     return choices[word]
 
 
@@ -157,13 +159,46 @@ def find(kind: Any, path: Sequence[str]) -> Any:
     head, *tail = path
     for member in members(kind):
         if typing.get_origin(member) is dict and head:
-            return find(typing.get_args(member)[1], tail)
+            of = typing.get_args(member)[1]
+            return of if _is_plain(of) else find(of, tail)
         if _is_choice(member) and list(path) == [CHOICE]:
             return str
         for cls in _classes(member):
             if head in {field.name for field in dataclasses.fields(cls) if field.init}:
                 return find(typing.get_type_hints(cls)[head], tail)
     return None
+
+
+def split(kind: Any, name: str) -> list[str]:
+    """The keys that lead to the setting `name`: in a mapping of plain values all that is left is one, dots included."""
+    keys: list[str] = []
+    left = name.split(".")
+    while left:
+        here = find(kind, keys)
+        if any(typing.get_origin(each) is dict and _is_plain(typing.get_args(each)[1]) for each in members(here)):
+            return [*keys, ".".join(left)]
+        keys.append(left.pop(0))
+    return keys
+
+
+def check_ranges(config: object, path: str = "", **ranges: tuple[float, float]) -> None:
+    """ConfigError for the first field of `config` that is not in its range, ends included; None is in every range."""
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if value is not None and not low <= value <= high:
+            allowed = f"not in {_number(low)}..{_number(high)}" if high < math.inf else f"less than {_number(low)}"
+            raise ConfigError(f"{_join(path, name)}: {_number(value)} is {allowed}")
+
+
+def check_address(text: str, path: str, schemes: Sequence[str] = ("http", "https")) -> None:
+    """ConfigError unless `text` is the URL of a server."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        known = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0  # .port raises for no number
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigError(f"{path}: {shown(text)} is not an address such as {schemes[0]}://127.0.0.1:8090/page")
 
 
 def is_required(cls: Any, name: str) -> bool:
@@ -182,6 +217,11 @@ def _classes(kind: Any) -> list[Any]:
     if _is_choice(kind):
         return list(kind.get_known_choices().values())
     return [kind] if dataclasses.is_dataclass(kind) else []
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether there are no settings below a value of this type."""
+    return not _classes(kind) and not any(typing.get_origin(member) is dict for member in members(kind))
 
 
 def _is_choice(kind: Any) -> bool:
@@ -223,7 +263,7 @@ def expected(kind: Any) -> str:
     for member in members(kind):
         origin, arguments = typing.get_origin(member), typing.get_args(member)
         if is_literal(member):
-            words.append("one of " + ", ".join(str(word) for word in arguments))
+            words.append("one of " * (len(arguments) > 1) + ", ".join(str(word) for word in arguments))
         elif origin is dict:
             words.append(f"a mapping of names to {_plural(arguments[1])}")
         elif origin in (list, tuple):
@@ -245,6 +285,10 @@ def shown(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.12g}"
 
 
 def _join(path: str, name: object) -> str:

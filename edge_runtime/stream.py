@@ -316,7 +316,7 @@ class _Patience:
             log.warning("no stream: %s; trying again", reason)
         waited_s = now_s - self._since_s
         if self._give_up_after_s and waited_s >= self._give_up_after_s:
-            raise StreamError(f"no server for {waited_s:.0f} s: {reason}") from reason
+            raise StreamError(f"server_address: {reason} (for {waited_s:.3g} s: give_up_after_s)") from reason
         cancelled.wait(BACK_OFF_S[min(self._attempts, len(BACK_OFF_S) - 1)])
         self._attempts += 1
 

@@ -6,17 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from edge_runtime.errors import OutputError
+from edge_runtime import output
 
 Report = dict[str, Any]
 
 
 def write(report: Report, path: Path) -> None:
     """Write the report as JSON. Raises OutputError."""
-    try:
-        path.write_text(json.dumps(report, indent=2) + "\n")
-    except OSError as error:
-        raise OutputError(f"summary: cannot write {path}: {error.strerror}") from error
+    output.write(path, json.dumps(report, indent=2) + "\n", "summary")
 
 
 def text(report: Report) -> str:

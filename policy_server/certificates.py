@@ -16,6 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edge_runtime import flags
 from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.schema import check_ranges
 
 _EARLIER = datetime.timedelta(hours=1)  # a robot's clock may be behind ours
 _SIGNS = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # certificates and their revocation
@@ -29,10 +30,10 @@ class MakeCertsConfig:
     dir: Path  # made if it is not there; nothing in it is overwritten
     hosts: list[str] = field(default_factory=list)  # names and addresses of the server, besides those found here
     days: int = 3650  # until they expire
+    debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
-        if not 1 <= self.days <= 36500:
-            raise ConfigError(f"days: {self.days} is not in 1..36500")
+        check_ranges(self, days=(1, 36500))
         for host in self.hosts:
             if not host.isascii() or not host or any(c.isspace() for c in host):
                 raise ConfigError(f"hosts: {host!r} is neither a name nor an address")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_runtime.errors import ConfigError
+from edge_runtime.schema import check_ranges
 from policy_server.engines.cache import DEFAULT as DEFAULT_CACHE
 from policy_server.engines.options import check_names
 from policy_server.engines.providers import CONFIGURABLE, Providers
@@ -43,20 +43,20 @@ class LimitsConfig:
     idle_s: float = 600.0  # without a word from a robot; 0 = for ever
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("message_bytes", 1 << 16, 1 << 30),
-            ("observation_bytes", 1 << 10, 1 << 32),
-            ("image_side", 1, 8192),
-            ("connections", 1, 1 << 16),
-            ("sessions_per_peer", 0, 1024),
-            ("observations_per_second", 0, 1e6),
-            ("unread_answers", 1, 1 << 16),
-            ("handshake_s", 0.1, 3600),
-            ("unfinished_s", 0.1, 3600),
-            ("idle_s", 0, 1e6),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"limits.{name}: {getattr(self, name):g} is not in {low:g}..{high:g}")
+        check_ranges(
+            self,
+            "limits",
+            message_bytes=(1 << 16, 1 << 30),
+            observation_bytes=(1 << 10, 1 << 32),
+            image_side=(1, 8192),
+            connections=(1, 1 << 16),
+            sessions_per_peer=(0, 1024),
+            observations_per_second=(0, 1_000_000),
+            unread_answers=(1, 1 << 16),
+            handshake_s=(0.1, 3600),
+            unfinished_s=(0.1, 3600),
+            idle_s=(0, 1_000_000),
+        )
 
 
 @dataclass
@@ -86,6 +86,15 @@ class ServerConfig:
     debug: bool = False  # tracebacks, debug log
 
     def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            metrics_port=(0, 65535),
+            threads=(0, 1024),
+            max_sessions=(1, 1024),
+            max_batch=(1, 1024),
+            batch_window_ms=(0, 60_000),
+            inject_latency_ms=(0, 60_000),
+        )
         if self.listen.startswith("unix:") and self.tls.cert is not None:
             raise ConfigError("tls.cert: a Unix socket has no TLS; its mode says who may use it")
         if self.socket_group and not self.listen.startswith("unix:"):
@@ -94,13 +103,4 @@ class ServerConfig:
             raise ConfigError(
                 f"limits.connections: {self.limits.connections} is less than max_sessions {self.max_sessions}"
             )
-        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
-            raise ConfigError(f"metrics_port: {self.metrics_port} is not in 0..65535")
         check_names(self.provider_options, CONFIGURABLE)
-        for name, low, high in (("threads", 0, 1024), ("max_sessions", 1, 1024), ("max_batch", 1, 1024)):
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"{name}: {getattr(self, name)} is not in {low}..{high}")
-        for name in ("batch_window_ms", "inject_latency_ms"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and 0 <= value <= 60_000):
-                raise ConfigError(f"{name}: {value:g} is not in 0..60000")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.util
+import math
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from edge_runtime.config import Mode
 from edge_runtime.demo.comparison import MODES, Comparison, Run, Verdict
 from edge_runtime.demo.pictures import Views, plot_levels
 from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.schema import check_ranges
 
 CHUNK = 50  # actions in a chunk of both shipped policies
 
@@ -32,12 +34,13 @@ class DemoConfig:
     debug: bool = False
 
     def __post_init__(self) -> None:
-        if self.episodes < 1:
-            raise ConfigError(f"episodes: {self.episodes} is less than 1")
-        if not 0 <= self.latency_ms <= 10_000:
-            raise ConfigError(f"latency_ms: {self.latency_ms:g} is not in 0..10000")
-        if not 0 < self.chunk_size_threshold < 1:
-            raise ConfigError(f"chunk_size_threshold: {self.chunk_size_threshold:g} is not between 0 and 1")
+        check_ranges(
+            self,
+            episodes=(1, math.inf),
+            first_seed=(0, math.inf),
+            latency_ms=(0, 10_000),
+            chunk_size_threshold=(0.01, 0.99),
+        )
 
 
 def main(argv: list[str]) -> int:

@@ -93,7 +93,7 @@ def locate(config: SOFollowerConfig) -> Path:
             return path
     known = sorted({path.stem for each in candidates for path in each.parent.glob("*.json")})
     near = get_close_matches(config.id, known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; calibrated here: {', '.join(known)}" if known else ""
+    hint = f"; did you mean {near[0]!r}?" if near else f"; calibrated here: {', '.join(known[:9])}" if known else ""
     raise ConfigError(f"robot.id: {config.id!r} has no calibration file {candidates[0]}{hint}")
 
 

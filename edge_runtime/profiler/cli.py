@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edge_runtime import flags
+from edge_runtime import flags, output
 from edge_runtime.config import NoRobotConfig, RobotConfig, StartConfig
-from edge_runtime.errors import ConfigError, OutputError, StreamError
+from edge_runtime.errors import ConfigError, StreamError
 from edge_runtime.profiler.stand_in import SYNTHETIC
+from edge_runtime.schema import check_ranges
 
 
 @dataclass
@@ -36,10 +38,7 @@ class ProfileConfig(StartConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.chunks < 0:
-            raise ConfigError(f"chunks: {self.chunks} is less than 0")
-        if not 0 <= self.idle_gap_ms <= 60_000:
-            raise ConfigError(f"idle_gap_ms: {self.idle_gap_ms:g} is not in 0..60000")
+        check_ranges(self, chunks=(0, math.inf), idle_gap_ms=(0, 60_000))
         if self.mode == "sequential":
             raise ConfigError("mode: the profiler measures mode=async; what it says of a round trip holds for both")
 
@@ -47,9 +46,8 @@ class ProfileConfig(StartConfig):
 def main(argv: list[str]) -> int:
     config = flags.parse(ProfileConfig, argv, prog="edge-runtime profile")
     logging.basicConfig(level=logging.DEBUG if config.debug else logging.WARNING, format="%(levelname)s %(message)s")
-    for path in (config.json, config.html):
-        if path is not None and not path.parent.is_dir():
-            raise OutputError(f"{path}: there is no folder {path.parent}")
+    for name in ("json", "html"):
+        output.check(getattr(config, name), name)
     from edge_runtime.supervisor.client import watch_over
 
     with ExitStack() as stack:
@@ -60,9 +58,9 @@ def main(argv: list[str]) -> int:
         findings = profile(_ready(config, stack), supervisor, chunks=config.chunks, idle_gap_ms=config.idle_gap_ms)
     print(text.report(findings))
     if config.json is not None:
-        _write(config.json, json.dumps(text.as_dict(findings), indent=1) + "\n")
+        _write(config.json, json.dumps(text.as_dict(findings), indent=1) + "\n", "json")
     if config.html is not None:
-        _write(config.html, page.render(findings))
+        _write(config.html, page.render(findings), "html")
     return 0
 
 
@@ -88,9 +86,6 @@ def _ready(config: ProfileConfig, stack: ExitStack) -> ProfileConfig:
     return fill_in(config, choose(description, config.model), config.frames)
 
 
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+def _write(path: Path, content: str, setting: str) -> None:
+    output.write(path, content, setting)
     print(f"written: {path}", file=sys.stderr)

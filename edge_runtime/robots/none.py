@@ -22,6 +22,9 @@ class NoRobot:
     def __init__(self, config: NoRobotConfig) -> None:
         if not config.joints:
             raise ConfigError("robot.joints: not given; a robot of type none has those that you name, with their units")
+        for name, unit in config.joints.items():
+            if not (name and name.isprintable() and unit and unit.isprintable()):
+                raise ConfigError(f"robot.joints.{name}: {unit!r} is not a unit such as degrees")
         self.joints = tuple(Joint(name, unit) for name, unit in config.joints.items())
         self.lower: Vector = np.full(len(self.joints), -np.inf)
         self.upper: Vector = np.full(len(self.joints), np.inf)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import threading
 from dataclasses import dataclass
 
 from edge_runtime import flags
 from edge_runtime.errors import ConfigError, StreamError
+from edge_runtime.schema import check_address, check_ranges
 
 PATIENCE_S = 5.0
 
@@ -25,12 +27,8 @@ class TopConfig:
     debug: bool = False
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"url: {self.url!r} is not an http:// address")
-        if not 0.05 <= self.every_s <= 60:
-            raise ConfigError(f"every_s: {self.every_s:g} is not in 0.05..60")
-        if self.frames < 0:
-            raise ConfigError(f"frames: {self.frames} is less than 0")
+        check_address(self.url, "url")
+        check_ranges(self, every_s=(0.05, 60), frames=(0, math.inf))
 
 
 def main(argv: list[str]) -> int:

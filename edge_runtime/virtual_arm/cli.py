@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edge_runtime import flags
 from edge_runtime.errors import ConfigError
+from edge_runtime.schema import check_ranges
 
 if TYPE_CHECKING:
     from edge_runtime.virtual_arm.arm import VirtualArm
@@ -48,17 +50,17 @@ class VirtualArmConfig:
     debug: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.http_port <= 65535:
-            raise ConfigError(f"http_port: {self.http_port} is not in 0..65535")
-        for name in ("camera_width", "camera_height"):
-            if not 16 <= getattr(self, name) <= 2048:
-                raise ConfigError(f"{name}: {getattr(self, name)} is not in 16..2048")
-        if not 0 < self.camera_fps <= 240:
-            raise ConfigError(f"camera_fps: {self.camera_fps:g} is not in 0..240")
-        if self.seed < 0:
-            raise ConfigError(f"seed: {self.seed} is less than 0")
-        if self.return_delay_us is not None and not 0 <= self.return_delay_us <= 100_000:
-            raise ConfigError(f"return_delay_us: {self.return_delay_us:g} is not in 0..100000")
+        check_ranges(
+            self,
+            http_port=(0, 65535),
+            seed=(0, math.inf),
+            camera_width=(16, 2048),
+            camera_height=(16, 2048),
+            camera_fps=(1, 240),
+            return_delay_us=(0, 100_000),
+        )
+        if not self.robot_id or "/" in self.robot_id:
+            raise ConfigError(f"robot_id: {self.robot_id!r} is not the name of a calibration file, such as virtual")
         for name, view in self.views.items():
             if view not in VIEWS:
                 raise ConfigError(f"cameras.{name}: {view!r} is not one of {', '.join(VIEWS)}")

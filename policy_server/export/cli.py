@@ -11,6 +11,7 @@ from typing import Literal, NoReturn
 
 from edge_runtime import flags
 from edge_runtime.errors import ConfigError, UsageError
+from edge_runtime.schema import check_ranges
 from edge_runtime.wire.messages import Joint
 from policy_server.engines.providers import Providers, Runtime
 from policy_server.export import joints
@@ -54,8 +55,7 @@ class ExportConfig:
     debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
-        if self.fps is not None and not 0.1 <= self.fps <= 1000:
-            raise ConfigError(f"fps: {self.fps:g} is not in 0.1..1000")
+        check_ranges(self, fps=(0.1, 1000))
         _ = self.sizes
 
     @property

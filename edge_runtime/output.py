@@ -1,0 +1,29 @@
+"""Files that a program writes once it is done, and looks at before it begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from edge_runtime.errors import OutputError
+
+
+def check(path: Path | None, setting: str) -> None:
+    """Raises OutputError when the file that `setting` names could not be written; it is not touched."""
+    if path is None:
+        return
+    folder = path.parent
+    if path.is_dir():
+        raise OutputError(f"{setting}: {path} is a folder, expected a file")
+    if not folder.is_dir():
+        raise OutputError(f"{setting}: there is no folder {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK, effective_ids=True):
+        raise OutputError(f"{setting}: {path} may not be written by this user")
+
+
+def write(path: Path, text: str, setting: str) -> None:
+    """Raises OutputError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{setting}: cannot write {path}: {error.strerror or error}") from error
