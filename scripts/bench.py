@@ -24,6 +24,7 @@ from edge_runtime.errors import EdgeRuntimeError, UsageError
 HERE = Path(__file__).resolve().parent
 WIDTH = 120
 STOP_S = 10.0
+OUTCOMES = {0: "ok", 2: "needs more than --quick", 64: "needs more than --quick"}  # argparse's usage error, and ours
 LAST_LINES = 2  # of a script that says nothing of what is to be reached
 
 
@@ -74,12 +75,12 @@ def run(script: str, arguments: list[str], limit_s: float | None) -> Result:
     )
     try:
         said, complained = process.communicate(timeout=limit_s)
-        outcome = "ok" if process.returncode == 0 else f"exit {process.returncode}"
+        outcome = OUTCOMES.get(process.returncode, f"exit {process.returncode}")
     except subprocess.TimeoutExpired:
         said, complained = _stop(process)
         outcome = f"stopped after {limit_s:.0f} s"
     lines = said.strip().splitlines()
-    if outcome.startswith("exit"):
+    if process.returncode > 0:
         lines += complained.strip().splitlines()[-1:]
     return Result(script, outcome, time.monotonic() - began_s, worth(lines))
 

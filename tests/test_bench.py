@@ -16,6 +16,7 @@ FAKES = {
     "bench_silent": TAKES_QUICK + "print('one')\nprint('two')\nprint('three')",
     "bench_broken": TAKES_QUICK + "sys.exit('the device is gone')",
     "bench_hanging": TAKES_QUICK + "print('half', flush=True)\nimport threading\nthreading.Event().wait(60)",
+    "bench_wanting": TAKES_QUICK + "print('give a folder', file=sys.stderr)\nsys.exit(2)",
     "bench_long": "print('has no short version')",
 }
 
@@ -43,14 +44,15 @@ def test_each_script_has_its_place_in_the_table(folder: Path) -> None:
     assert answer.returncode == 70
     assert answer.stderr.strip() == "bench.py: failed: bench_broken"
     table = answer.stdout
-    for name, outcome in {"good": "ok", "silent": "ok", "broken": "exit 1", "hanging": "stopped after 3 s"}.items():
+    outcomes = {"good": "ok", "silent": "ok", "broken": "exit 1", "hanging": "stopped after 3 s"}
+    for name, outcome in (outcomes | {"wanting": "needs more than --quick"}).items():
         assert any(line.startswith(f"bench_{name}") and line.endswith(outcome) for line in table.splitlines()), table
     assert "    Reach: 3 of 4: missed" in table
     assert "warming up" not in table
     assert "    two\n    three\n" in table
     assert "the device is gone" in table
     assert "bench_long" not in table
-    assert "4 scripts in" in table
+    assert "5 scripts in" in table
 
 
 def test_what_does_not_fit_is_said(folder: Path) -> None:
