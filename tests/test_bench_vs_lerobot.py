@@ -81,6 +81,7 @@ def test_the_table_has_medians_ranges_ratios_and_a_verdict(versus: ModuleType) -
         "merge": table.Row("merge", "µs", times_less=300),
         "twice": table.Row("twice", exactly=0.0, digits=0),
         "recovery": table.Row("recovery", "s"),
+        "change": table.Row("change", at_most=1.0),
         "absent": table.Row("not measured"),
     }
     found = {
@@ -93,16 +94,18 @@ def test_the_table_has_medians_ranges_ratios_and_a_verdict(versus: ModuleType) -
         ("twice", "ours"): [0.0, 0.0, 1.0],
         ("recovery", "theirs"): [math.inf],
         ("recovery", "ours"): [0.5],
+        ("change", "ours"): [0.63],
     }
     lines = table.lines(rows, found)
     assert table.markdown(lines).splitlines()[2:] == [
-        "| lateness [ms] | 100.00 (90.00–120.00) | 2.00 (1.00–3.00) | 4.00 | 50 | ≥ 50 | met |",
-        "| merge [µs] | 299.00 | 1.00 |  | 299 | ≥ 300 | MISSED |",
+        "| lateness [ms] | 100.00 (90.00–120.00) | 2.00 (1.00–3.00) | 4.00 | 50 | 50 times less | met |",
+        "| merge [µs] | 299.00 | 1.00 |  | 299 | 300 times less | MISSED |",
         "| twice | 3 (0–5) | 0 (0–1) |  |  | 0 | MISSED |",
         "| recovery [s] | never | 0.50 |  |  |  |  |",
+        "| change |  | 0.63 |  |  | ≤ 1 | met |",
     ]
-    assert len(table.text(lines).splitlines()) == 5
-    assert [line.as_dict()["met"] for line in lines] == [True, False, False, None]
+    assert len(table.text(lines).splitlines()) == 6
+    assert [line.as_dict()["met"] for line in lines] == [True, False, False, None, True]
 
 
 def test_a_line_has_its_speed_and_counts(versus: ModuleType) -> None:

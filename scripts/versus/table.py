@@ -12,12 +12,15 @@ Values = Sequence[float]
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `times_less`: ours is to be at most theirs divided by that; `exactly`: ours is to be that."""
+    """One figure, and what is to be reached: ours at most theirs divided by `times_less`, ours exactly `exactly`, or at
+    most `at_most`. Where more is not worse, no ratio is shown."""
 
     what: str
     unit: str = ""
     times_less: float | None = None
     exactly: float | None = None
+    at_most: float | None = None
+    more_is_worse: bool = True
     digits: int = 2
 
 
@@ -34,7 +37,13 @@ class Line:
     def times(self) -> float:
         """Theirs divided by ours, medians; nan where that says nothing."""
         theirs, ours = _median(self.theirs), _median(self.ours)
-        if not math.isfinite(theirs) or not math.isfinite(ours) or theirs <= 0 or ours <= 0:
+        if (
+            not self.row.more_is_worse
+            or not math.isfinite(theirs)
+            or not math.isfinite(ours)
+            or theirs <= 0
+            or ours <= 0
+        ):
             return math.nan
         return theirs / ours
 
@@ -45,6 +54,8 @@ class Line:
             return _median(self.ours) * self.row.times_less <= _median(self.theirs)
         if self.row.exactly is not None:
             return bool(self.ours) and max(self.ours) == min(self.ours) == self.row.exactly
+        if self.row.at_most is not None:
+            return _median(self.ours) <= self.row.at_most
         return None
 
     def as_dict(self) -> dict[str, object]:
@@ -55,7 +66,7 @@ class Line:
             "edge_runtime": list(self.ours),
             "edge_runtime_without_fifo": list(self.plain),
             "times_less": None if math.isnan(self.times) else self.times,
-            "reach": self.row.times_less if self.row.exactly is None else self.row.exactly,
+            "reach": _reach(self.row),
             "met": self.met,
         }
 
@@ -89,12 +100,17 @@ def _cells(line: Line) -> list[str]:
     row = line.row
     unit = f" [{row.unit}]" if row.unit else ""
     values = [_shown(values, row.digits) for values in (line.theirs, line.ours, line.plain)]
-    times = "" if math.isnan(line.times) or row.unit == "Hz" else f"{line.times:.3g}"
-    reach = "" if row.times_less is None else f"≥ {row.times_less:g}"
-    if row.exactly is not None:
-        reach = f"{row.exactly:g}"
+    times = "" if math.isnan(line.times) else f"{line.times:.3g}"
     met = {None: "", True: "met", False: "MISSED"}[line.met]
-    return [row.what + unit, *values, times, reach, met]
+    return [row.what + unit, *values, times, _reach(row), met]
+
+
+def _reach(row: Row) -> str:
+    if row.times_less is not None:
+        return f"{row.times_less:g} times less"
+    if row.exactly is not None:
+        return f"{row.exactly:g}"
+    return "" if row.at_most is None else f"≤ {row.at_most:g}"
 
 
 def _shown(values: Values, digits: int) -> str:
