@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from asyncbench import grid, link, method, plots
 from asyncbench.cell import Cell
 from asyncbench.evidence import weigh
 from asyncbench.measure import measure
 from asyncbench.results import Results
 from asyncbench.table import Row, to_csv, to_markdown
 
+from asyncbench import grid, link, method, plots, reach
 from edge_runtime import flags
 from edge_runtime.errors import ConfigError
 
@@ -39,7 +39,7 @@ class BenchConfig:
     quick: bool = False  # --grid=quick
     seeds: int | None = None  # episodes of each cell; by default 100, of quick 20, of reference 40
     first_seed: int = 0
-    worlds: list[Literal["still", "nudged"]] = field(default_factory=list)
+    worlds: list[Literal["still", "moved"]] = field(default_factory=list)
     actions: list[int] = field(default_factory=list)  # rows of a chunk asked for
     links: list[str] = field(default_factory=list)  # process-ms: constant, lognormal, bursty, stepped, dropouts
     methods: list[str] = field(default_factory=list)  # names, or module:Class
@@ -80,9 +80,10 @@ def main(argv: list[str]) -> int:
     measure(cells, seeds, results, config.processes or os.cpu_count() or 1, _tell)
     rows = _rows(cells, seeds, results)
     (config.output / "table.csv").write_text(to_csv(rows))
-    (config.output / "table.md").write_text(to_markdown(rows))
+    text = "\n".join([to_markdown(rows), *reach.lines(rows), ""])
+    (config.output / "table.md").write_text(text)
     plots.against_latency(rows, config.output / "latency.png")
-    print(to_markdown(rows))
+    print(text, end="")
     return 0
 
 

@@ -27,3 +27,6 @@ class Cell:
     def sequential(self) -> Cell:
         """The cell to compare with."""
         return replace(self, method="sequential", threshold="auto")
+
+    def with_method(self, method: str) -> Cell:
+        return replace(self, method=method)

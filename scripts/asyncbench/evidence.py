@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from asyncbench.link import FPS
-from asyncbench.trial import Outcome
+from asyncbench.outcome import Outcome
 from edge_runtime.demo.comparison import mcnemar
 
 
@@ -16,7 +16,7 @@ from edge_runtime.demo.comparison import mcnemar
 class Evidence:
     """Of one cell. Times in s, steps in joint units; `low` and `high`: 95 % of success; NaN where nothing was seen.
 
-    `p_value`, `speed_up`: against sequential on the same link, over the seeds of both; NaN where that was not run.
+    `p_value` and `speed_up`: against sequential on the same link, over the seeds of both; NaN where that was not run.
     """
 
     seeds: int
@@ -26,6 +26,7 @@ class Evidence:
     p_value: float  # of a difference in success: exact McNemar test, two-sided
     time_s: float  # mean of those solved
     speed_up: float  # of the mean time, over the seeds that both solved
+    speed_up_moving: float  # the same without the wait for the first chunk, which both have to bear
     starved: float  # ticks in an episode after its first chunk, mean
     seam_mean: float
     seam_max: float
@@ -46,12 +47,13 @@ def weigh(outcomes: Mapping[int, Outcome], sequential: Mapping[int, Outcome]) ->
         high=high,
         p_value=_p_value(outcomes, sequential),
         time_s=_mean([outcome.ticks / FPS for outcome in solved]),
-        speed_up=_speed_up(outcomes, sequential),
+        speed_up=_speed_up(outcomes, sequential, lambda outcome: outcome.ticks),
+        speed_up_moving=_speed_up(outcomes, sequential, _ticks_moving),
         starved=statistics.fmean(outcome.starved_after_first_chunk for outcome in found),
-        seam_mean=_ratio(sum(o.seam_sum for o in found), sum(o.seams for o in found)),
-        seam_max=max(outcome.seam_max for outcome in found),
-        step_max=max(outcome.step_max for outcome in found),
-        age_s=_ratio(sum(o.age_sum_s for o in found), sum(o.aged for o in found)),
+        seam_mean=_ratio(sum(o.plan.seam_sum for o in found), sum(o.plan.seams for o in found)),
+        seam_max=max(outcome.plan.seam_max for outcome in found),
+        step_max=max(outcome.plan.step_max for outcome in found),
+        age_s=_ratio(sum(o.age_s * o.aged for o in found), sum(o.aged for o in found)),
         inferences=statistics.fmean(outcome.inferences for outcome in found),
     )
 
@@ -74,9 +76,15 @@ def _p_value(outcomes: Mapping[int, Outcome], sequential: Mapping[int, Outcome])
     return min(1.0, 2 * min(mcnemar(lost, won), mcnemar(won, lost)))
 
 
-def _speed_up(outcomes: Mapping[int, Outcome], sequential: Mapping[int, Outcome]) -> float:
+def _speed_up(
+    outcomes: Mapping[int, Outcome], sequential: Mapping[int, Outcome], ticks: Callable[[Outcome], int]
+) -> float:
     both = [s for s in outcomes.keys() & sequential.keys() if outcomes[s].success and sequential[s].success]
-    return _ratio(sum(sequential[seed].ticks for seed in both), sum(outcomes[seed].ticks for seed in both))
+    return _ratio(sum(ticks(sequential[seed]) for seed in both), sum(ticks(outcomes[seed]) for seed in both))
+
+
+def _ticks_moving(outcome: Outcome) -> int:
+    return outcome.ticks - (outcome.starved - outcome.starved_after_first_chunk)
 
 
 def _mean(values: list[float]) -> float:

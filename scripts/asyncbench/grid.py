@@ -17,10 +17,11 @@ METHODS = (
     "conservative",
     "temporal_ensemble",
     "linear_blend",
+    "expected_state",
 )
 CONSTANT = tuple(f"constant-{ms}" for ms in (0, 100, 300, 500, 800))
 LINKS = (*CONSTANT, "lognormal-500", "bursty-800", "stepped-600", "dropouts-300")
-WORLDS: tuple[Kind, ...] = ("still", "nudged")
+WORLDS: tuple[Kind, ...] = ("still", "moved")
 ROWS = 50  # a chunk of the shipped policies
 
 

@@ -6,10 +6,11 @@ import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 
-from asyncbench import method, policy, trial
+from asyncbench import method, policy
 from asyncbench.cell import Cell
+from asyncbench.outcome import Outcome
 from asyncbench.results import Results
-from asyncbench.trial import Outcome
+from asyncbench.trial import Trial
 
 SEEDS_AT_ONCE = 10  # for one process: a second of work, so that little is lost when the bench is ended
 
@@ -47,4 +48,4 @@ def _be_quiet() -> None:
 def _run(piece: Piece) -> tuple[Cell, list[Outcome]]:
     cell, seeds = piece
     loaded, kind = policy.load(cell.policy), method.resolve(cell.method)
-    return cell, [trial.run(loaded, kind(), cell, seed) for seed in seeds]
+    return cell, [Trial(loaded, kind(), cell, seed).run() for seed in seeds]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import statistics
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
+
+import numpy as np
 
 from asyncbench.link import FPS
 from edge_runtime import aggregation
-from edge_runtime._realtime import TemporalEnsemble
 from edge_runtime.errors import ConfigError
 from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.timing import LatencyWindow
 from edge_runtime.wire.messages import Floats, Observation
 
 Share = float | Literal["auto"]  # of a chunk
+_ARM_LAG = 2  # ticks by which the virtual arm follows its targets
 LEFT_WHEN_AUTO = 0.5  # of a chunk, in mode=sequential: the runtime's rule
 
 
@@ -46,10 +50,10 @@ class Method:
         """What the policy is shown instead of `observation`."""
         return observation
 
-    def receive(self, actions: Floats, stood: int) -> Floats:
+    def receive(self, actions: Floats, observation: Observation, passed: int, executed: int) -> Floats:
         """The rows to merge instead of `actions`, at least one; a row of NaN leaves what is planned.
 
-        Row 0 is for the timestep of the observation. `stood`: ticks without a row since then.
+        Row 0 is for `observation.timestep`; since then that many ticks have passed and rows were executed.
         """
         return actions
 
@@ -73,8 +77,8 @@ class WallClock(Method):
 
     max_speed = 0.0
 
-    def receive(self, actions: Floats, stood: int) -> Floats:
-        return actions[min(stood, len(actions) - 1) :]
+    def receive(self, actions: Floats, observation: Observation, passed: int, executed: int) -> Floats:
+        return actions[min(passed - executed, len(actions) - 1) :]
 
 
 class LatestOnly(Method):
@@ -97,11 +101,33 @@ class LinearBlend(Method):
     aggregate_fn_name = "linear_blend"
 
 
-class Ensemble(Method):
-    """ACT's temporal ensemble with the coefficient of its paper."""
+class TemporalEnsemble(Method):
+    aggregate_fn_name = "temporal_ensemble"
 
-    def aggregate(self) -> Any:
-        return TemporalEnsemble(0.01)
+
+class ExpectedState(LinearBlend):
+    """Shows the policy where the arm will be when its chunk comes, so that row 0 is for that timestep.
+
+    The state is what the last chunk planned for then. The idea is VLASH's (arXiv 2512.01031), which trains for it; here
+    the policy is as it is, and everything but the joints is shown as it is now.
+    """
+
+    def __init__(self) -> None:
+        self._planned: dict[int, Floats] = {}  # by timestep
+        self._ahead: dict[int, int] = {}  # by observation: the timesteps until its chunk comes
+        self._latencies: list[int] = []  # in ticks
+
+    def see(self, observation: Observation) -> Observation:
+        ahead = int(statistics.median(self._latencies)) if self._latencies else 0
+        expected = self._planned.get(observation.timestep + ahead - _ARM_LAG) if ahead else None
+        self._ahead[observation.id] = 0 if expected is None else ahead
+        return observation if expected is None else replace(observation, state=expected)
+
+    def receive(self, actions: Floats, observation: Observation, passed: int, executed: int) -> Floats:
+        self._latencies.append(passed)
+        ahead = self._ahead.pop(observation.id)
+        self._planned = {observation.timestep + ahead + i: row for i, row in enumerate(actions)}
+        return np.concatenate([np.full((ahead, actions.shape[1]), np.nan, np.float32), actions])[: len(actions)]
 
 
 METHODS: Mapping[str, type[Method]] = {
@@ -110,8 +136,9 @@ METHODS: Mapping[str, type[Method]] = {
     "weighted_average": WeightedAverage,
     "average": Average,
     "conservative": Conservative,
-    "temporal_ensemble": Ensemble,
+    "temporal_ensemble": TemporalEnsemble,
     "linear_blend": LinearBlend,
+    "expected_state": ExpectedState,
     "wall_clock": WallClock,
 }
 

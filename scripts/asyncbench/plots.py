@@ -36,7 +36,7 @@ def against_latency(rows: Sequence[Row], file: Path) -> None:
         len(_MEASURES), len(worlds), figsize=(5 * len(worlds), 11), sharex=True, sharey="row", squeeze=False
     )
     for column, world in enumerate(worlds):
-        axes[0][column].set_title(f"{world} block")
+        axes[0][column].set_title(f"{world} goal")
         axes[-1][column].set_xlabel("latency, ms")
         for line, (name, measure) in enumerate(_MEASURES):
             axes[line][0].set_ylabel(name)

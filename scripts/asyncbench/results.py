@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from asyncbench.cell import Cell
-from asyncbench.trial import Outcome
+from asyncbench.outcome import Outcome, Seams
 from edge_runtime.errors import OutputError
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ _DECIDES = (  # what a result depends on, beside the policy
     "edge_runtime/virtual_arm/model.py",
     "edge_runtime/virtual_arm/scene.py",
     "policy_server/filter.py",
-    *(f"scripts/asyncbench/{name}.py" for name in ("link", "method", "trial", "world")),
+    *(f"scripts/asyncbench/{name}.py" for name in ("link", "method", "server", "trial", "witness", "world")),
 )
 
 
@@ -69,4 +69,4 @@ class Results:
         except ValueError:  # the bench was ended while it wrote
             return
         if entry.pop("code") == self._code:
-            self._found[entry.pop("cell")][entry["seed"]] = Outcome(**entry)
+            self._found[entry.pop("cell")][entry["seed"]] = Outcome(**{**entry, "plan": Seams(**entry["plan"])})

@@ -37,14 +37,15 @@ def to_markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-_HEADER = (
-    "| method | g | solved | 95 % | p | time s | × | starved | seam mean | seam max | step max | age s | inferences |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+_COLUMNS = (
+    *("method", "g", "solved", "95 %", "p", "time s", "×", "× moving", "starved"),
+    *("seam mean", "seam max", "step max", "age s", "inferences"),
 )
+_HEADER = (f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}")
 
 
 def _head(cell: Cell) -> str:
-    return f"{cell.policy} policy, {cell.world} block, {cell.actions} rows, {cell.link} ms"
+    return f"{cell.policy} policy, {cell.world} goal, {cell.actions} rows, {cell.link} ms"
 
 
 def _line(row: Row) -> str:
@@ -57,6 +58,7 @@ def _line(row: Row) -> str:
         _shown(seen.p_value, 3),
         _shown(seen.time_s, 2),
         _shown(seen.speed_up, 2),
+        _shown(seen.speed_up_moving, 2),
         _shown(seen.starved, 1),
         _shown(seen.seam_mean, 1),
         _shown(seen.seam_max, 1),
