@@ -68,5 +68,6 @@ class Results:
             entry = json.loads(line)
         except ValueError:  # the bench was ended while it wrote
             return
-        if entry.pop("code") == self._code:
-            self._found[entry.pop("cell")][entry["seed"]] = Outcome(**{**entry, "plan": Seams(**entry["plan"])})
+        code, cell, plan = entry.pop("code"), entry.pop("cell"), Seams(**entry.pop("plan"))
+        if code == self._code:
+            self._found[cell][entry["seed"]] = Outcome(**entry, plan=plan)
