@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Chronicle:
-    """The arm's witness. `faults` lists them for the summary: time since the start, sentence, file."""
+    """The arm's witness. `faults` lists them for the summary: time since the start, sentence, file.
+
+    `rests_within_s` is how long the stop policy may take.
+    """
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class Chronicle:
         *,
         control_hz: float,
         folder: Path,
+        rests_within_s: float,
     ) -> None:
         self._robot = robot
         self._observer = observer
@@ -37,6 +41,7 @@ class Chronicle:
         self._systemd = systemd
         self._control_hz = control_hz
         self._folder = folder
+        self._rests_within_s = rests_within_s
         self.faults: list[dict[str, Any]] = []
 
     def arm_starts(self) -> None:
@@ -47,8 +52,10 @@ class Chronicle:
         """The plan is forgotten: what was meant for an arm that ran is nothing for one that starts again."""
         self._state.enter("fault", time.monotonic())
         self._observer.forget_plan()
+        self._systemd.busy(self._rests_within_s)
 
     def arm_rests(self, fault: ActuatorFault) -> ActuatorFault:
+        self._systemd.busy()
         at_s = next((at_s for at_s, state in reversed(self._state.changes) if state == "fault"), 0.0)
         record = FaultRecord(
             error=str(fault),

@@ -48,9 +48,17 @@ class Notifier:
             self._alive_s = now_s
             self._send("WATCHDOG=1")
 
+    def busy(self, within_s: float = 0.0) -> None:
+        """From now on the next sign of life may take `within_s`, or as long as it always might."""
+        if self.watchdog_s:
+            self._send("WATCHDOG=1" + self._patience(max(within_s, self.watchdog_s)))
+
     def stopping(self, within_s: float) -> None:
         """We are coming to rest, which takes up to `within_s`: the watchdog has to wait for that."""
-        self._send(f"STOPPING=1\nWATCHDOG_USEC={int(within_s * 1e6)}" if self.watchdog_s else "STOPPING=1")
+        self._send("STOPPING=1" + self._patience(within_s) * bool(self.watchdog_s))
+
+    def _patience(self, seconds: float) -> str:
+        return f"\nWATCHDOG_USEC={int(seconds * 1e6)}"
 
     def _send(self, message: str) -> None:
         if not self._address:

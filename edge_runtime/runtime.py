@@ -30,6 +30,7 @@ from edge_runtime.notify import Notifier
 from edge_runtime.observer import Look, Observer
 from edge_runtime.queue_log import QueueLog
 from edge_runtime.robots import Robot, make_robot
+from edge_runtime.schema import hint
 from edge_runtime.state import RuntimeState
 from edge_runtime.status_line import StatusLine
 from edge_runtime.stream import PolicyStream
@@ -174,7 +175,7 @@ class Runtime:
         hello = introduce(config, policy, robot, views, vectors)
         rows = hello.actions_per_chunk
         aggregate = aggregation.for_policy(config.aggregate_fn_name, policy.temporal_ensemble_coeff)
-        max_age_s = config.max_action_age_s or rows / config.fps + LATE_BY_S
+        max_age_s = config.max_action_age_s or policy.chunk_size / config.fps + LATE_BY_S
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
         latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
         observer = Observer(
@@ -197,6 +198,7 @@ class Runtime:
             self._systemd,
             control_hz=config.fps * config.substeps,
             folder=config.fault_folder or fault_record.default_folder(),
+            rests_within_s=STOPPED_WITHIN_S,
         )
         arm = Arm(
             robot,
@@ -234,7 +236,7 @@ class Runtime:
         names = [joint.name.removesuffix(".pos") for joint in robot.joints]
         if isinstance(limit, dict) and set(limit) - set(names):
             unknown = sorted(set(limit) - set(names))
-            raise ConfigError(f"robot.max_relative_target: no joint {unknown[0]!r} (joints: {', '.join(names)})")
+            raise ConfigError(f"robot.max_relative_target.{unknown[0]}: is no joint of it; {hint(unknown[0], names)}")
         each = limit if isinstance(limit, dict) else dict.fromkeys(names, math.inf if limit is None else limit)
         return ActuatorLoop(
             ring,

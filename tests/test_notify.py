@@ -89,6 +89,16 @@ def test_the_watchdog_waits_for_the_arm_to_come_to_rest(manager: Manager) -> Non
     assert manager.hear() == "STOPPING=1\nWATCHDOG_USEC=75000000"
 
 
+def test_the_watchdog_waits_for_a_stop_policy_and_then_as_before(manager: Manager) -> None:
+    notifier = Notifier(manager.environ | {"WATCHDOG_USEC": "2000000"})
+    notifier.busy(75)
+    notifier.busy()
+    assert [manager.hear() for _ in range(2)] == [
+        "WATCHDOG=1\nWATCHDOG_USEC=75000000",
+        "WATCHDOG=1\nWATCHDOG_USEC=2000000",
+    ]
+
+
 @pytest.mark.parametrize("others", [{}, {"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "x"}])
 def test_without_a_watchdog_of_ours_there_is_no_sign_of_life(manager: Manager, others: dict[str, str]) -> None:
     notifier = Notifier(manager.environ | others)

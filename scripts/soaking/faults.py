@@ -14,6 +14,9 @@ RESET_S = 1.0
 BLACK_HOLE_S = 3.0
 SAFE_START_S = 3.0  # a second of back-off, the checks, torque, and the first chunk
 
+HEAT = {"fault": "register", "name": "Present_Temperature"}
+
+Order = dict[str, Any]
 Begin = Callable[[Stage, random.Random], None]
 End = Callable[[Stage], None]
 
@@ -28,16 +31,14 @@ class Fault:
     limit_s: float
 
 
-def on_the_bus(
-    name: str, servos: tuple[int, int] = (0, 0), *, end: dict[str, Any] | None = None, **order: Any
-) -> Fault:
+def on_the_bus(name: str, order: Order, servos: tuple[int, int] = (0, 0), end: Order | None = None) -> Fault:
     """`order` for the virtual bus, to as many servos as `servos` allows (0 = all), until `end` or a `clear`."""
 
     def begin(stage: Stage, dice: random.Random) -> None:
         count = dice.randint(*servos)
-        stage.bus(**order, **({"ids": dice.sample(range(1, 7), count)} if count else {}))
+        stage.bus(order | ({"ids": dice.sample(range(1, 7), count)} if count else {}))
 
-    return Fault(name, begin, lambda stage: stage.bus(**(end or {"fault": "clear"})), SAFE_START_S)
+    return Fault(name, begin, lambda stage: stage.bus(end or {"fault": "clear"}), SAFE_START_S)
 
 
 def on_the_link(name: str, link: Link) -> Fault:
@@ -62,25 +63,18 @@ FAULTS = (
     on_the_link("black hole", Link(black_hole=True)),
     on_the_link("300 ms ± 200 ms", Link(delay_s=0.1, jitter_s=0.4)),
     on_the_link("1 Mbit/s", Link(bytes_per_s=125_000)),
-    on_the_bus("one servo silent", (1, 1), fault="silent"),
-    on_the_bus("several silent", (2, 5), fault="silent"),
-    on_the_bus("all silent", fault="silent"),
-    on_the_bus("10 % corrupt", fault="corrupt", rate=0.1),
-    on_the_bus("10 % cut short", fault="truncate", rate=0.1),
-    on_the_bus("10 % late", fault="late", rate=0.1, delay_s=0.02),
-    on_the_bus("10 % behind noise", fault="junk", rate=0.1),
-    on_the_bus("overload flag", (1, 2), fault="flags", bits="overload"),
-    on_the_bus(
-        "servo too hot",
-        (1, 1),
-        end={"fault": "register", "name": "Present_Temperature", "value": 30},
-        fault="register",
-        name="Present_Temperature",
-        value=69,
-    ),
-    on_the_bus("unplugged", fault="unplug", end={"fault": "replug"}),
-    on_the_bus("servo supply cut", fault="power", on=False),
-    on_the_bus("servo restarts", (1, 1), fault="reboot"),
+    on_the_bus("one servo silent", {"fault": "silent"}, (1, 1)),
+    on_the_bus("several silent", {"fault": "silent"}, (2, 5)),
+    on_the_bus("all silent", {"fault": "silent"}),
+    on_the_bus("10 % corrupt", {"fault": "corrupt", "rate": 0.1}),
+    on_the_bus("10 % cut short", {"fault": "truncate", "rate": 0.1}),
+    on_the_bus("10 % late", {"fault": "late", "rate": 0.1, "delay_s": 0.02}),
+    on_the_bus("10 % behind noise", {"fault": "junk", "rate": 0.1}),
+    on_the_bus("overload flag", {"fault": "flags", "bits": "overload"}, (1, 2)),
+    on_the_bus("servo too hot", {**HEAT, "value": 69}, (1, 1), {**HEAT, "value": 30}),
+    on_the_bus("unplugged", {"fault": "unplug"}, end={"fault": "replug"}),
+    on_the_bus("servo supply cut", {"fault": "power", "on": False}),
+    on_the_bus("servo restarts", {"fault": "reboot"}, (1, 1)),
     Fault(
         "cameras stalled",
         lambda stage, dice: setattr(stage.view, "link", Link(black_hole=True)),

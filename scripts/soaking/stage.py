@@ -70,7 +70,7 @@ class Stage:
     def wake_server(self) -> None:
         self.server.process.send_signal(signal.SIGCONT)
 
-    def bus(self, **order: Any) -> None:
+    def bus(self, order: dict[str, Any]) -> None:
         """A fault of the bus; the words are in `virtual_arm/faults.py`."""
         self.arm.post("/fault", order)
 
