@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -28,7 +29,8 @@ class Usage:
         ids = [os.getpid()]
         for number in ids:
             for task in Path(f"/proc/{number}/task").iterdir():
-                ids += [int(child) for child in (task / "children").read_text().split()]
+                with contextlib.suppress(OSError):  # a thread that has just ended
+                    ids += [int(child) for child in (task / "children").read_text().split()]
         return cls(sum(map(_cpu_s, ids)), sum(map(_rss_mb, ids)))
 
 
