@@ -17,7 +17,7 @@ from pathlib import Path
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 _ESTABLISHED = "01"
 _SETTLED_S = 0.5  # a handshake takes milliseconds, and a call follows it at once
-_LOOK_EVERY_S = 0.02  # at most: reading the table must not become a way to keep us busy
+_LOOK_SHARE = 0.05  # of the time, at most: reading a long table must not become a way to keep us busy
 _REMEMBERED = 1024  # peers that were heard
 
 
@@ -31,7 +31,7 @@ class Knocks:
         self._heard: OrderedDict[str, None] = OrderedDict()
         self._known: set[str] = set()  # judged, and still in the table
         self._waiting: set[str] = set()
-        self._looked_s = 0.0
+        self._look_again_s = 0.0
         self._knocked = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="knocks", daemon=True)
@@ -43,17 +43,19 @@ class Knocks:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._knocked.set()
+        with self._lock:
+            self._knocked.set()
         self._thread.join()
 
     def knock(self) -> None:
         """A handshake begins, and its peer is in the table; a moment later it may be gone."""
         with self._lock:
-            now_s = time.monotonic()
-            if now_s - self._looked_s >= _LOOK_EVERY_S:
-                self._looked_s = now_s
+            began_s = time.monotonic()
+            if began_s >= self._look_again_s:
                 self._waiting |= self._table().keys() - self._known
-        self._knocked.set()
+                ended_s = time.monotonic()
+                self._look_again_s = ended_s + (ended_s - began_s) / _LOOK_SHARE
+            self._knocked.set()
 
     def heard(self, peer: str) -> None:
         """`peer` got in: this is a call of its."""
@@ -77,19 +79,20 @@ class Knocks:
             failed = [peer for peer in settled if peer not in self._heard]
             self._waiting -= settled
             self._known = (self._known | settled) & table.keys()
-            if not self._waiting:
+            if not self._waiting and not self._stopping.is_set():  # or `stop` would knock in vain
                 self._knocked.clear()
             return failed
 
     def _table(self) -> dict[str, str]:
         """Each peer that is connected to our port, and the state of its connection; proc(5) describes the file."""
-        port = f":{self._port:04X}"
+        port = f":{self._port:04X} "
         found = {}
         for path in _TABLES:
             for line in _lines(path):
-                _, local, remote, state, *_ = line.split(maxsplit=4)
-                if local.endswith(port) and not remote.endswith(":0000"):  # that would be the listener itself
-                    found[_peer(remote)] = state
+                if port in line:
+                    _, local, remote, state, *_ = line.split(maxsplit=4)
+                    if local.endswith(port[:-1]) and not remote.endswith(":0000"):  # that would be the listener itself
+                        found[_peer(remote)] = state
         return found
 
 
