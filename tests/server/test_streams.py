@@ -16,6 +16,7 @@ from edge_runtime.wire import codec
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Chunk, Failure, Frame, Observation, Ping, Policy, Skipped
 from policy_server import bundle, service
+from policy_server.config import LimitsConfig
 from policy_server.server import PolicyServer
 from policy_server.session import Session
 
@@ -223,12 +224,16 @@ def test_a_robot_that_vanishes_in_mid_batch_leaves_the_others_alone(
     assert isinstance(robot.ask(look(1)), Chunk)
 
 
-def test_a_peer_that_does_not_read_is_dropped(
-    server: PolicyServer, policy: Policy, robot: Robot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_does_not_read_is_dropped(tiny: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     dropped = threading.Event()
     monkeypatch.setattr(service.log, "warning", lambda message, *args: dropped.set())
-    with Robot(server.address, hello_to(policy)) as deaf:
+    limits = LimitsConfig(observations_per_second=0)  # or it would be too many before it is too much
+    with (
+        serving(tiny, limits=limits) as server,
+        Robot(server.address, hello_to(policy)) as robot,
+        Robot(server.address, hello_to(policy)) as deaf,
+    ):
+        robot.welcomed()
         deaf.welcomed()
         for id in range(1, 20_000):  # pongs of more than the connection's window and the outbox together
             deaf.send_bytes(codec.encode_ping(Ping(id)).SerializeToString())
