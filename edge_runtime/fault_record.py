@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edge_runtime import json_file
 from edge_runtime.errors import ConfigError, OutputError
 
 KEPT_S = 10.0
@@ -34,8 +35,9 @@ class FaultRecord:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             old = sorted(folder.glob("fault-*.json"))
-            for path in old[: len(old) - MOST_FILES + 1]:
+            for path in old[: max(len(old) - MOST_FILES + 1, 0)]:
                 path.unlink(missing_ok=True)
+                path.with_suffix(".png").unlink(missing_ok=True)
             path = folder / f"fault-{self.time.replace(':', '')}.json"
             path.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
         except OSError as error:
@@ -46,11 +48,9 @@ class FaultRecord:
     def load(cls, path: Path) -> FaultRecord:
         """Raises ConfigError for a file that is not one."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"file: cannot read {path}: {error.strerror}") from error
+            content = json_file.read(path)
         except ValueError as error:
-            raise ConfigError(f"file: {path} is not JSON: {error}") from error
+            raise ConfigError(f"file: {path} {error}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ConfigError(f"file: {path} is not the record of a fault in format {FORMAT}")
         try:

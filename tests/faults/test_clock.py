@@ -52,7 +52,7 @@ def test_a_stepped_wall_clock_moves_nothing(rig: Bench, tmp_path: Path, monkeypa
         for offset in (60, -60):
             with page.open("r+b") as file:
                 file.write(struct.pack("l", offset))
-            rig.wait_for_goals(40)  # more than a chunk: there were answers in between
+            rig.wait_for_goals(25)  # more than a chunk: there were answers in between
         assert edge.lines[lines:] == []
         assert edge.end() == 0, edge.text
     minutes = {line[:16] for line in edge.lines if "INFO" in line}

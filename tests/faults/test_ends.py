@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 from dataclasses import replace
@@ -49,9 +50,12 @@ def test_sigkill_is_answered_by_the_supervisor(rig: Bench) -> None:
     assert rig.goals(first.time_s) == []
 
 
-def test_hold_needs_no_supervisor(rig: Bench) -> None:
-    with rig.running("--robot.stop_policy=hold") as edge:
+def test_hold_needs_no_supervisor_and_the_loop_stays_on_its_processor(rig: Bench) -> None:
+    with rig.running("--robot.stop_policy=hold", "--cpu_affinity=[0]") as edge:
         assert supervisors_of(edge.process.pid) == []
+        tasks = Path(f"/proc/{edge.process.pid}/task").glob("*/status")
+        allowed = [re.findall("Cpus_allowed_list:\t(.*)", task.read_text())[0] for task in tasks]
+        assert allowed.count("0") == 1 or os.cpu_count() == 1
         edge.process.kill()
         edge.wait()
     assert rig.torque == [1] * 6

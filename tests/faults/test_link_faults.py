@@ -56,7 +56,7 @@ def test_a_black_hole(rig: Bench, edge: Edge) -> None:
 def test_a_link_of_one_megabit_with_300_ms_and_200_ms_of_jitter(rig: Bench, edge: Edge) -> None:
     lines = len(edge.lines)
     rig.proxy.link = Link(delay_s=0.15, jitter_s=0.2, bytes_per_s=125_000)
-    rig.wait_for_goals(60)
+    rig.wait_for_goals(40)
     assert not [line for line in edge.lines[lines:] if "no stream" in line or "-> fault" in line]
 
 

@@ -1,0 +1,103 @@
+"""The record of a fault: kept, bounded in number, and refused when it is not one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edge_runtime import replay
+from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.fault_record import MOST_FILES, FaultRecord, default_folder
+
+RECORD = FaultRecord(
+    error="gripper (id 6): no reply 15 times in a row",
+    time="2026-01-02T03:04:05.678+01:00",
+    control_hz=30.0,
+    joints=["pan", "gripper"],
+    units=["degrees", "percent"],
+    states=[[0.0, "starting"], [1.0, "running"], [9.0, "fault"]],
+    bus={"joints": {"gripper": {"id": 6, "misses": 15, "errors": "overload", "voltage": 11.9, "temperature": 41}}},
+    ticks=[
+        {
+            "time_ns": tick * 33_333_333,
+            "timestep": tick,
+            "outcome": "failed" if tick == 39 else "picked",
+            "answered": 2 if tick < 25 else 1,
+            "late_ns": 40_000,
+            "read_ns": 1_500_000,
+            "write_ns": 20_000,
+            "action_age_ns": 400_000_000,
+            "positions": [tick / 10, 50.0],
+            "goal": [tick / 10 + 1, 50.5],
+        }
+        for tick in range(40)
+    ],
+)
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    path = RECORD.save(tmp_path / "new" / "folder")
+    assert path.name == "fault-2026-01-02T030405.678+0100.json"
+    assert FaultRecord.load(path) == RECORD
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    for second in range(MOST_FILES + 5):
+        replace(RECORD, time=f"2026-01-02T03:04:{second:02}").save(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == MOST_FILES + 1
+    assert names[0] == "fault-2026-01-02T030405.json"
+    assert names[-1] == "other.json"
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"fault_folder: cannot write into .*file: "):
+        RECORD.save(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[1, 2]", '{"format": 2}', json.dumps({"format": 1, "error": "and no more"}), '{"format": 1, "else": 1}'],
+)
+def test_what_is_no_record_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "fault.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=f"file: .*{path.name}"):
+        FaultRecord.load(path)
+    with pytest.raises(ConfigError, match="no_such"):
+        FaultRecord.load(tmp_path / "no_such")
+
+
+def test_the_folder_of_a_service_and_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "/home/me/state")
+    assert default_folder() == Path("/home/me/state/edge-runtime")
+    monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/edge-runtime:/else")
+    assert default_folder() == Path("/var/lib/edge-runtime")
+
+
+def test_the_page_shows_joints_runs_and_the_last_ticks() -> None:
+    lines = replay.text(RECORD).splitlines()
+    assert lines[0].endswith(RECORD.error)
+    assert lines[1] == "states: starting (0.0 s) -> running (1.0 s) -> fault (9.0 s)"
+    assert lines[5].split() == ["gripper", "50.5", "50.0", "11.9", "41", "15", "overload"]
+    runs = [line for line in lines if "ticks  " in line]
+    assert [run.split("  ", 1)[-1].split(maxsplit=5)[-1] for run in runs] == [
+        "picked, timesteps 0..24",
+        "picked, timesteps 25..38, 1 of 2 joints silent",
+        "failed, timesteps 39..39, 1 of 2 joints silent",
+    ]
+    assert lines[-1].split()[:4] == ["0.000", "39", "failed", "1"]
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_fault_before_the_first_tick_has_a_page_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = replace(RECORD, ticks=[]).save(tmp_path)
+    assert replay.main([str(path)]) == 0
+    assert "gripper" in capsys.readouterr().out
+    assert not path.with_suffix(".png").exists()
