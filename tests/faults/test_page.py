@@ -1,0 +1,27 @@
+"""The matrix in docs/faults.md: every row has a test, and the test is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_row_of_the_matrix_names_a_test_that_is_there() -> None:
+    page = ROOT / "docs" / "faults.md"
+    if not page.exists():
+        pytest.skip("not in a checkout")
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| ") and "**" not in line][2:]
+    assert len(rows) > 25
+    existing = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (\w+)", path.read_text(), re.M)
+    }
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row)
+        assert named, row
+        assert set(named) <= existing, row
