@@ -40,7 +40,7 @@ cdef enum:
 
 cdef enum:  # `gone`, where it is not an errno
     HUNG_UP = -1
-    RESTARTED = -2
+    TORQUELESS = -2
     HOT = -3
 
 cdef enum:  # what is kept of a servo's health, as its registers hold it
@@ -63,7 +63,7 @@ cdef class FeetechPort(Port):
     servo's id, the mode of its units (0 degrees, 1 -100..100, 2 0..100) and the calibrated range in ticks with
     LeRobot's drive_mode. A read ends after `timeout_ns` at the latest, retries included; servos that answered count
     even when others did not. `echo`: the line repeats what we send.
-    Health is read with `expects_torque`, where a servo whose torque is off has restarted, or a `stop_temperature`
+    Health is read with `expects_torque`, where a servo without torque is unwell, or a `stop_temperature`
     (degrees Celsius), from which on one is too hot; either ends the loop.
     Raises ConfigError for lists that do not fit, OSError for a bad `fd`.
     """
@@ -241,8 +241,8 @@ cdef class FeetechPort(Port):
     def _lost(self, names):
         code = load(&self.gone)
         who = self._label(self._patient, names)
-        if code == RESTARTED:
-            return f"{who} restarted: its torque is off; did its supply break down?"
+        if code == TORQUELESS:
+            return f"{who} has lost its torque: it restarted or protects itself; did its supply break down?"
         if code == HOT:
             celsius = load(&self._health[self._patient][TEMPERATURE])
             return f"{who} is {celsius} °C hot, the limit is {self._stop_temperature}: let it cool down"
@@ -517,7 +517,7 @@ cdef class FeetechPort(Port):
         store(&self._health[joint][CURRENT], word(values + PRESENT_CURRENT - TORQUE_ENABLE))
         add(&self._checks[joint], 1)
         if self._expects_torque and values[0] == 0:
-            unwell = RESTARTED
+            unwell = TORQUELESS
         elif 0 < self._stop_temperature <= values[PRESENT_TEMPERATURE - TORQUE_ENABLE]:
             unwell = HOT
         self._doubts = self._doubts + 1 if unwell else 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
@@ -16,6 +18,8 @@ from edge_runtime.supervisor.page import Page
 from edge_runtime.supervisor.process import DEAF_TO, DONE, STAND_DOWN
 
 ANSWER_S = 10.0  # for a process that still starts
+
+log = logging.getLogger(__name__)
 
 
 def watch_over(config: StartConfig) -> AbstractContextManager[Supervisor | None]:
@@ -34,6 +38,7 @@ class Supervisor:
     def __init__(self) -> None:
         self.page = Page.create()
         self._plan = StopPlan("limp", {})
+        self._watches = False
         self._start()
 
     def arm(self, fd: int, plan: StopPlan) -> None:
@@ -48,9 +53,11 @@ class Supervisor:
             self._await_answer()
         except (OSError, EOFError) as error:
             raise EdgeRuntimeError("the supervisor, which would stop the arm, does not answer") from error
+        self._watches = True
 
     def stand_down(self) -> None:
         """The arm is at rest, or lost. Returns when the supervisor has let go of the port. Twice is harmless."""
+        self._watches = False
         try:
             self._link.send(STAND_DOWN)
             self._await_answer()
@@ -91,6 +98,13 @@ class Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
+        threading.Thread(target=self._mourn, args=(self._process,), name="supervisor", daemon=True).start()
+
+    def _mourn(self, process: subprocess.Popen[bytes]) -> None:
+        """Say so when it ends before its time: the arm goes on, with nobody to stop it if we are killed."""
+        code = process.wait()
+        if self._watches and not self.has_acted:
+            log.error("the supervisor has ended (%d): until the next start nobody stops the arm if we are killed", code)
 
     def _await_answer(self) -> None:
         if self._link.recv(len(DONE)) != DONE:

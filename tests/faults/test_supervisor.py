@@ -156,11 +156,15 @@ def test_it_gives_the_port_back_to_who_opens_it_next(
     robot.open()
 
 
-def test_a_supervisor_that_was_killed_is_no_reason_to_go_on(
-    arm: VirtualBus, robot: SOFollower, supervisor: Supervisor
+def test_a_supervisor_that_was_killed_is_missed_and_replaced(
+    arm: VirtualBus, robot: SOFollower, supervisor: Supervisor, caplog: pytest.LogCaptureFixture
 ) -> None:
+    energise(arm, robot, supervisor)
     supervisor._process.kill()
-    supervisor._process.wait()
+    deadline = time.monotonic() + 10
+    while "the supervisor has ended (-9)" not in caplog.text:
+        assert time.monotonic() < deadline
+        supervisor._process.wait(10)
     energise(arm, robot, supervisor)  # another one
     supervisor.stand_down()
     supervisor._link.close()
