@@ -98,12 +98,13 @@ def test_under_load_each_chunk_is_of_the_bundle_that_was_announced_last(
     server: PolicyServer, policy: Policy, new: Policy, tiny: Path, biased: Path, socket_path: Path
 ) -> None:
     adds = {policy.digest: 0.0, new.digest: BIAS}
-    done = threading.Event()
+    done, all_there = threading.Event(), threading.Barrier(5)
 
     def converse(base: float) -> int:
         announced = [policy.digest]
         with Robot(server.address, hello_to(policy)) as robot:
             robot.welcomed()
+            all_there.wait(20)  # who comes after a replacement is not told of it
             id = 0
             while not (done.is_set() and len(announced) == 5):
                 id += 1
@@ -117,6 +118,7 @@ def test_under_load_each_chunk_is_of_the_bundle_that_was_announced_last(
 
     with ThreadPoolExecutor(4) as pool:
         robots = [pool.submit(converse, 1000.0 * number) for number in range(1, 5)]
+        all_there.wait(20)
         for path in (biased, tiny, biased, tiny):
             assert models(socket_path, "replace", path) == 0
         done.set()
@@ -210,7 +212,8 @@ REFUSED = [
     (["unload", "tiny"], "model: tiny is the last one"),
     (["load"], "expected list, load BUNDLE, replace BUNDLE or unload NAME"),
     (["list", "tiny"], "expected list, load BUNDLE"),
-    (["remove", "tiny"], "expected list, load BUNDLE"),
+    (["remove", "tiny"], "no 'remove': expected one of list, load, unload, replace"),
+    (["unlod", "tiny"], "no 'unlod': did you mean unload?"),
 ]
 
 
