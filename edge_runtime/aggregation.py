@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 from edge_runtime._realtime import AGGREGATE, LinearBlend, TemporalEnsemble
 from edge_runtime.errors import ConfigError
+from edge_runtime.schema import hint
 
 # Long enough that no seam is a motion's largest step, short enough to follow what was last seen: docs/asyncbench.md.
 BLEND_ROWS = 6
@@ -42,9 +42,7 @@ def resolve(name: str) -> Any:
         return NAMES[name]
     module_name, colon, function_name = name.partition(":")
     if not colon:
-        near = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"aggregate_fn_name: {name!r} is none of {', '.join(NAMES)}, nor module:function{hint}")
+        raise ConfigError(f"aggregate_fn_name: {name!r} is no name, nor module:function; {hint(name, NAMES)}")
     return _load(name, module_name, function_name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 import os
@@ -14,6 +13,7 @@ import yaml
 from edge_runtime import flags, systemd
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import UsageError
+from edge_runtime.schema import hint
 from edge_runtime.supervisor.client import watch_over
 
 WORDS = {
@@ -46,8 +46,7 @@ def dispatch(argv: list[str]) -> int:
         return 0
     word, *rest = argv
     if word not in WORDS:
-        near = difflib.get_close_matches(word, WORDS, 1)
-        raise UsageError(f"no word {word!r}: " + (f"did you mean {near[0]}?" if near else f"one of {', '.join(WORDS)}"))
+        raise UsageError(f"no word {word!r}: {hint(word, WORDS)}")
     module, _, name = WORDS[word][0].partition(":")
     code: int = getattr(importlib.import_module(module), name)(rest)
     return code

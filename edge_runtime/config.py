@@ -10,7 +10,7 @@ from typing import Literal
 import draccus
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.schema import check_address, check_ranges, nearest
+from edge_runtime.schema import check_address, check_ranges, hint
 
 StopPolicy = Literal["limp", "park", "hold"]
 Mode = Literal["async", "sequential"]
@@ -234,9 +234,7 @@ class StartConfig:
             raise ConfigError("task_file: task is given too; the robot is told one or the other")
         for name in self.rename_map if self.robot.cameras else ():
             if name not in self.robot.cameras:
-                near = nearest(name, self.robot.cameras)
-                hint = f"did you mean {near}?" if near else f"there are {', '.join(self.robot.cameras)}"
-                raise ConfigError(f"rename_map.{name}: the robot has no such camera; {hint}")
+                raise ConfigError(f"rename_map.{name}: the robot has no such camera; {hint(name, self.robot.cameras)}")
         taken: dict[str, str] = {}
         for name in self.robot.cameras:
             theirs = self.rename_map.get(name, name)

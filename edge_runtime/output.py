@@ -21,6 +21,16 @@ def check(path: Path | None, setting: str) -> None:
         raise OutputError(f"{setting}: {path} may not be written by this user")
 
 
+def make_folder(folder: Path, setting: str) -> None:
+    """Raises OutputError when it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise OutputError(f"{setting}: {folder} is not a folder") from error
+    except OSError as error:
+        raise OutputError(f"{setting}: cannot make the folder {folder}: {error.strerror}") from error
+
+
 def write(path: Path, text: str, setting: str) -> None:
     """Raises OutputError."""
     try:

@@ -56,7 +56,7 @@ def _build_dataclass(kind: Any, raw: Mapping[Any, Any], path: str) -> Any:
     for key in raw:
         if key not in fields:
             what = f"no such setting of {cls.get_choice_name(cls)}" if cls is not kind else "no such setting"
-            near = nearest(str(key), fields)
+            near = nearest(str(key), [*fields, CHOICE] if cls is not kind else fields)
             hint = f"; did you mean {_join(path, near)}?" if near else "; --help lists them all"
             raise ConfigError(f"{_join(path, key)}: {what}{hint}")
     values = {name: build(hints[name], each, _join(path, name)) for name, each in raw.items()}
@@ -123,11 +123,11 @@ class Setting:
     comment: str
 
 
-def settings(kind: Any, prefix: str = "") -> Iterator[Setting]:
-    """All settings below `kind`, depth first; those that several choices share come once."""
+def settings(kind: Any, prefix: str = "", chosen: str | None = None) -> Iterator[Setting]:
+    """All settings below `kind`, depth first; those that several choices share come once. `chosen` is the default."""
     seen: set[str] = set()
     if _is_choice(kind):
-        default = kind.default_choice_name() or REQUIRED
+        default = chosen or kind.default_choice_name() or REQUIRED
         yield Setting(f"{prefix}{CHOICE}", typing.Literal[tuple(kind.get_known_choices())], default, "")
     for cls in _classes(kind):
         comments, hints = _comments(cls), typing.get_type_hints(cls)
@@ -140,7 +140,7 @@ def settings(kind: Any, prefix: str = "") -> Iterator[Setting]:
             if typing.get_origin(below) is dict and _classes(typing.get_args(below)[1]):
                 below, dots = typing.get_args(below)[1], ".NAME."
             if _classes(below):
-                yield from settings(below, name + dots)
+                yield from settings(below, name + dots, _chosen(below, field))
             else:
                 yield Setting(name, below, _default(field), comments.get(field.name, ""))
 
@@ -236,6 +236,14 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
+def _chosen(kind: Any, field: dataclasses.Field[Any]) -> str | None:
+    """The choice that the field's default is of."""
+    if not _is_choice(kind) or field.default_factory is dataclasses.MISSING or "NAME" in field.name:
+        return None
+    default = type(field.default_factory())
+    return str(kind.get_choice_name(default)) if default in kind.get_known_choices().values() else None
+
+
 def _default(field: dataclasses.Field[Any]) -> str:
     if _is_required(field):
         return REQUIRED
@@ -303,6 +311,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return near[0] if near else ""
 
 
-def _suggestion(raw: Any, words: Iterable[str]) -> str:
-    near = nearest(str(raw), [str(word) for word in words])
+def hint(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a `name` that is not `known`."""
+    known = list(known)
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else f"expected one of {', '.join(known)}"
+
+
+def _suggestion(raw: Any, words: Iterable[Any]) -> str:
+    """As `hint`, after a sentence that lists the words; numbers have no neighbours."""
+    near = nearest(raw, [word for word in words if isinstance(word, str)]) if isinstance(raw, str) else ""
     return f"; did you mean {near}?" if near else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import grp
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from edge_runtime import flags
 from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, OutputError, UsageError
+from edge_runtime.schema import hint
 
 NOT_RUNNING, NO_UNIT = 3, 4  # exit codes of `status`, as of systemctl's
 
@@ -63,9 +63,7 @@ def main(argv: list[str], program: Program) -> int:
     config = flags.parse(ServiceConfig, argv, prog=f"{program.name} service", positional="action")
     actions = {"install": install, "uninstall": uninstall, "status": status}
     if config.action not in actions:
-        near = difflib.get_close_matches(config.action, actions, 1)
-        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(actions)}"
-        raise UsageError(f"action: no {config.action!r}: {hint}")
+        raise UsageError(f"action: no {config.action!r}: {hint(config.action, actions)}")
     return actions[config.action](program, config)
 
 

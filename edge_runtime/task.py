@@ -24,12 +24,14 @@ class Task:
                 self._read(file)
             except OSError as error:
                 raise ConfigError(f"task_file: cannot read {file}: {error.strerror}") from error
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"task_file: {file} is not text in UTF-8") from error
 
     def text(self) -> str:
         if self._file is not None:
             try:
                 self._read(self._file)
-            except OSError as error:
+            except (OSError, UnicodeDecodeError) as error:
                 log.debug("task_file: %s", error)  # an editor may be replacing it: the last text holds
         return self._text
 
@@ -37,7 +39,7 @@ class Task:
         changed_ns = file.stat().st_mtime_ns
         if changed_ns == self._changed_ns:
             return
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
         self._changed_ns = changed_ns
         self._text = lines[0][:LONGEST] if lines else ""
         log.info("task: %s", self._text)

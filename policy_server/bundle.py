@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge_runtime import json_file
 from edge_runtime.errors import ModelError, UsageError
+from edge_runtime.schema import hint, nearest, shown
 from edge_runtime.wire.messages import Camera, ExtraState, Joint, Policy
 
 FORMAT = 1
@@ -24,6 +25,11 @@ SEED = "seed"
 SHIPPED = Path(__file__).parent / "bundles"
 MANIFEST = "manifest.json"
 _MANIFEST_BYTES = 1 << 20  # far more than a manifest needs
+PRECISIONS = ("fp32", "fp16")
+KEYS = (  # of format 1
+    *("format", "name", "type", "precision", "joints", "cameras", "extra_state", "chunk_size", "action_dim", "fps"),
+    *("uses_task", "temporal_ensemble_coeff", "robot_type", "graphs", "files", "provenance", "parity"),
+)
 
 
 @dataclass(frozen=True)
@@ -74,13 +80,15 @@ def locate(name: str) -> Path:
     shipped = sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir()) if SHIPPED.is_dir() else []
     if name in shipped:
         return SHIPPED / name
-    nearest = difflib.get_close_matches(name, shipped, n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"shipped are [{', '.join(shipped)}]"
-    raise UsageError(f"bundle: {name} is neither a folder nor a shipped bundle ({hint})")
+    near = nearest(name, shipped)
+    others = f"did you mean {near}?" if near else f"shipped are [{', '.join(shipped)}]"
+    raise UsageError(f"bundle: {name} is neither a folder nor a shipped bundle ({others})")
 
 
 def inside(folder: Path) -> list[Path]:
     """The bundles in `folder`, by name: every folder with a manifest. Raises UsageError when there is none."""
+    if not folder.is_dir():
+        raise UsageError(f"model_dir: {folder} is not a folder")
     found = sorted(manifest.parent for manifest in folder.glob(f"*/{MANIFEST}"))
     if not found:
         raise UsageError(f"model_dir: {folder} has no folder with a {MANIFEST}")
@@ -97,25 +105,31 @@ def load(path: Path) -> Bundle:
     version = fields.whole("format", 0, 1 << 31)
     if version != FORMAT:
         raise fields.wrong("format", version, f"{FORMAT}, which is what this version reads")
+    fields.nothing_but(*KEYS)
+    fields.one_of("precision", PRECISIONS)
+    if manifest.get("robot_type", "") is not None:
+        fields.text("robot_type")
+    for name in ("provenance", "parity"):
+        fields.table(name)
     canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
-    coefficient = manifest.get("temporal_ensemble_coeff")
+    ensembled = manifest.get("temporal_ensemble_coeff", "") is not None
     policy = Policy(
         name=fields.text("name"),
         type=fields.text("type"),
         digest=hashlib.sha256(canonical).digest(),
-        joints=tuple(Joint(joint.text("name"), joint.text("unit")) for joint in fields.rows("joints", least=1)),
+        joints=tuple(Joint(row.text("name"), row.text("unit")) for row in fields.rows("joints", "unit", least=1)),
         cameras=tuple(
             Camera(camera.text("name"), camera.whole("height", 1, 8192), camera.whole("width", 1, 8192))
-            for camera in fields.rows("cameras")
+            for camera in fields.rows("cameras", "height", "width")
         ),
         extra_state=tuple(
             ExtraState(vector.text("name"), vector.whole("dimension", 1, 65536))
-            for vector in fields.rows("extra_state")
+            for vector in fields.rows("extra_state", "dimension")
         ),
         chunk_size=fields.whole("chunk_size", 1, 4096),
         fps=fields.number("fps", 0.1, 1000),
         uses_task=fields.flag("uses_task"),
-        temporal_ensemble_coeff=0.0 if coefficient is None else fields.number("temporal_ensemble_coeff", -10, 10),
+        temporal_ensemble_coeff=fields.number("temporal_ensemble_coeff", -10, 10) if ensembled else 0.0,
     )
     if fields.whole("action_dim", 1, 4096) != len(policy.joints):
         raise fields.wrong("action_dim", manifest["action_dim"], f"{len(policy.joints)}, the number of joints")
@@ -124,16 +138,14 @@ def load(path: Path) -> Bundle:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    if file.parent.is_dir() and not file.exists():
+        raise ModelError(f"bundle: {file.parent} is none, it has no {MANIFEST}")
     try:
-        with file.open("rb") as stream:
-            text = stream.read(_MANIFEST_BYTES + 1)
-        manifest = json.loads(text) if len(text) <= _MANIFEST_BYTES else None
-    except OSError as error:
-        raise ModelError(f"{file}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: is not JSON ({error})") from error
+        manifest = json_file.read(file, _MANIFEST_BYTES)
+    except ValueError as error:
+        raise ModelError(f"{file}: {error}") from error
     if not isinstance(manifest, dict):
-        raise ModelError(f"{file}: is not a manifest (a JSON object of less than 1 MiB)")
+        raise ModelError(f"{file}: is not a manifest, which is a JSON object")
     return manifest
 
 
@@ -143,6 +155,7 @@ def _check_files(path: Path, listed: _Fields) -> set[str]:
         if not name.isprintable() or pure.is_absolute() or ".." in pure.parts:
             raise listed.wrong(name, name, "a path inside the bundle")
         entry = listed.table(name)
+        entry.nothing_but("bytes", "sha256")
         size, digest = entry.whole("bytes", 0, 1 << 40), entry.text("sha256")
         try:
             with (path / name).open("rb") as stream:
@@ -171,7 +184,17 @@ class _Fields:
         self.data = data
 
     def wrong(self, field: str, value: object, expected: str) -> ModelError:
-        return ModelError(f"{self._where}: {field}: {repr(value)[:80]} is not {expected}")
+        return ModelError(f"{self._where}: {field}: {shown(value)} is not {expected}")
+
+    def nothing_but(self, *known: str) -> None:
+        for field in self.data:
+            if field not in known:
+                raise ModelError(f"{self._where}: {field}: is not known; {hint(field, known)}")
+
+    def one_of(self, field: str, words: Sequence[str]) -> None:
+        value = self._get(field)
+        if value not in words:
+            raise self.wrong(field, value, f"one of {', '.join(words)}")
 
     def text(self, field: str) -> str:
         value = self._get(field)
@@ -203,11 +226,14 @@ class _Fields:
             raise self.wrong(field, value, "an object")
         return _Fields(f"{self._where}: {field}", value)
 
-    def rows(self, field: str, least: int = 0) -> list[_Fields]:
+    def rows(self, field: str, *known: str, least: int = 0) -> list[_Fields]:
+        """A list of objects, each with a `name` that no other has and with what else is `known`."""
         value = self._get(field)
         if not isinstance(value, list) or len(value) < least or not all(isinstance(row, dict) for row in value):
             raise self.wrong(field, value, f"a list of at least {least} objects")
         rows = [_Fields(f"{self._where}: {field}[{index}]", row) for index, row in enumerate(value)]
+        for row in rows:
+            row.nothing_but("name", *known)
         names = [row.text("name") for row in rows]
         if len(set(names)) < len(names):
             raise self.wrong(field, names, "a list of distinct names")

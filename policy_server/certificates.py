@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from edge_runtime import flags
+from edge_runtime import flags, output
 from edge_runtime.errors import ConfigError, OutputError
 from edge_runtime.schema import check_ranges
 
@@ -93,8 +93,8 @@ def write(folder: Path, pairs: dict[str, Pair]) -> None:
     for path in contents:
         if path.exists():
             raise OutputError(f"dir: {path} is there already and is not overwritten")
+    output.make_folder(folder, "dir")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for path, content in contents.items():
             mode = 0o600 if path.suffix == ".key" else 0o644
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from edge_runtime import flags, systemd
 from edge_runtime.errors import ConfigError, UsageError
+from edge_runtime.schema import hint
 
 if TYPE_CHECKING:
     from policy_server.bundle import Bundle
@@ -44,8 +44,7 @@ def dispatch(argv: list[str]) -> int:
         return 0
     word, *rest = argv
     if word not in WORDS:
-        near = difflib.get_close_matches(word, WORDS, 1)
-        raise UsageError(f"no word {word!r}: " + (f"did you mean {near[0]}?" if near else f"one of {', '.join(WORDS)}"))
+        raise UsageError(f"no word {word!r}: {hint(word, WORDS)}")
     module, _, name = WORDS[word][0].partition(":")
     code: int = getattr(importlib.import_module(module), name)(rest)
     return code

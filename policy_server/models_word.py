@@ -12,6 +12,7 @@ from typing import Any
 
 from edge_runtime import flags
 from edge_runtime.errors import EdgeRuntimeError, StreamError, UsageError
+from edge_runtime.schema import hint
 
 DEEDS = {"list": 0, "load": 1, "unload": 1, "replace": 1}  # and how many names each takes
 
@@ -29,7 +30,9 @@ class ModelsConfig:
 def main(argv: list[str]) -> int:
     config = flags.parse(ModelsConfig, argv, prog="policy-server models", positional="words")
     deed, *names = config.words or [""]
-    if deed not in DEEDS or len(names) != DEEDS[deed]:
+    if deed and deed not in DEEDS:
+        raise UsageError(f"models: no {deed!r}: {hint(deed, DEEDS)}")
+    if not deed or len(names) != DEEDS[deed]:
         raise UsageError("models: expected list, load BUNDLE, replace BUNDLE or unload NAME")
     if config.admin_socket is None:
         raise UsageError("admin_socket is missing: --admin_socket=PATH, as the server was started with")
@@ -59,7 +62,8 @@ def ask(path: Path, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 for line in lines:
                     yield json.loads(line)
         except OSError as error:
-            raise StreamError(f"admin_socket: {path}: {(error.strerror or str(error)).lower()}") from error
+            why = "is not a socket" if path.exists() and not path.is_socket() else error.strerror or str(error)
+            raise StreamError(f"admin_socket: {path}: {why.lower()}") from error
 
 
 def table(models: list[dict[str, Any]]) -> str:

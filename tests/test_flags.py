@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import Any
 
 import pytest
 
@@ -170,70 +170,6 @@ def test_mistake_in_the_command_line(argv: list[str], sentence: str) -> None:
 
 # Mistakes in the contents: 78.
 
-WRONG: dict[Any, tuple[str, ...]] = {
-    bool: ("maybe", "2", "[true]", "null"),
-    int: ("many", "1.5", "true", "{}", "null"),
-    float: ("fast", "true", "[1]", ".nan", ".inf", "null"),
-    str: ("[a]", "{a: 1}", "true", "2024-01-01", "null"),
-    Path: ("[a]", "{}", "5", "''"),
-    dict: ("5", "[a]", "text"),
-    Literal: ("sometimes", "[]", "true", "1.5"),
-}
-
-
-def wrong_values() -> list[tuple[str, str, str]]:
-    """For every field of StartConfig, YAML of each wrong type, and what the line must say was expected."""
-    rows = []
-    for setting in schema.settings(StartConfig):
-        members = schema.members(setting.kind)
-        kinds = [get_origin(member) or member for member in members]
-        for text in dict.fromkeys(text for kind in kinds for text in WRONG.get(kind, ())):
-            optional = type(None) in members and text == "null"
-            if not optional and not any(accepts(kind, text) for kind in kinds):
-                rows.append((setting.name.replace("NAME", "front"), text, schema.expected(setting.kind)))
-    return rows
-
-
-def accepts(kind: Any, text: str) -> bool:
-    """Whether a wrong value for one alternative is right for another, as text is for int | str."""
-    return (
-        (kind is str and text in ("many", "1.5", "maybe", "2", "fast", ".nan", ".inf"))
-        or (kind is float and text in ("5", "2", "1.5"))
-        or (kind is dict and text == "{}")
-        or (kind is int and text in ("2", "5"))
-    )
-
-
-def nested(name: str, text: str) -> str:
-    """YAML in which `name` is `text`, with the types that the names before it need."""
-    parts = name.split(".")
-    value = f"{parts[-1]}: {text}"
-    if parts[:-1] == ["robot", "cameras", "front"]:
-        chosen = "" if parts[-1] == "type" else "type: opencv, "
-        return f"robot: {{type: so101_follower, cameras: {{front: {{{chosen}{value}}}}}}}"
-    if parts[:-1] == ["robot"]:
-        return f"robot: {{{'' if parts[-1] == 'type' else 'type: so101_follower, '}{value}}}"
-    if parts[:-1]:
-        return f"robot: {{type: so101_follower}}\n{parts[0]}: {{{value}}}"
-    return f"robot: {{type: so101_follower}}\n{value}"
-
-
-@pytest.mark.parametrize(("name", "text", "expected"), wrong_values())
-def test_every_field_says_when_its_value_is_of_the_wrong_type(
-    run_yaml: Callable[[str], str], name: str, text: str, expected: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        start(run_yaml(nested(name, text)))
-    said = str(caught.value)
-    assert said.startswith(f"{name}: ")
-    assert expected.removeprefix("one of ").split(",")[0] in said
-    assert len(said.splitlines()) == 1
-
-
-def test_the_table_of_wrong_values_covers_every_field() -> None:
-    covered = {name.replace("front", "NAME") for name, _, _ in wrong_values()}
-    assert covered == {setting.name for setting in schema.settings(StartConfig)}
-
 
 @pytest.mark.parametrize(
     ("argv", "sentence"),
@@ -260,8 +196,14 @@ def test_the_table_of_wrong_values_covers_every_field() -> None:
         (["--robot.max_relative_target=fast"], "robot.max_relative_target: 'fast' is not a number or a mapping of"),
         (["--robot.max_relative_target={gripper: x}"], "robot.max_relative_target.gripper: 'x' is not a number"),
         (["--robot.max_speed=-1"], "robot.max_speed: -1 is less than 0"),
-        (["--robot.cameras={front: {index_or_path: 0}}"], "robot.cameras.front.type: is missing, expected opencv"),
-        (["--robot.cameras={front: {type: opncv}}"], "robot.cameras.front.type: 'opncv' is not known, expected opencv"),
+        (
+            ["--robot.cameras={front: {index_or_path: 0}}"],
+            "robot.cameras.front.type: is missing, expected one of",
+        ),
+        (
+            ["--robot.cameras={front: {type: opncv}}"],
+            "robot.cameras.front.type: 'opncv' is not known, expected one",
+        ),
         (["--robot.cameras={front: 0}"], "robot.cameras.front: 0 is not a mapping of settings"),
         (["--robot.cameras=[a]"], "robot.cameras: ['a'] is not a mapping of names to settings"),
         (["--robot.cameras={front: {type: opencv, widht: 1}}"], "robot.cameras.front.widht: no such setting of opencv"),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_runtime import flags
+from edge_runtime import flags, output
 from edge_runtime.bringup.arm import bus_of, so_arm
 from edge_runtime.bringup.terminal import Terminal
 from edge_runtime.bringup.travel import Range, Travel, homing_offset
@@ -41,6 +41,8 @@ class CalibrateConfig:
 def main(argv: list[str]) -> int:
     config = flags.parse(CalibrateConfig, argv, prog="edge-runtime calibrate")
     file = calibrations.destination(so_arm(config.robot))
+    output.make_folder(file.parent, "robot.calibration_dir")  # told before a person has moved the arm
+    output.check(file, "robot.id")
     terminal = Terminal("calibrate")
     for number in (signal.SIGTERM, signal.SIGHUP):  # a window that is closed ends it as Ctrl-C does
         signal.signal(number, signal.default_int_handler)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from edge_runtime import flags
 from edge_runtime.bringup import identity
@@ -17,6 +16,7 @@ from edge_runtime.motors.calibration import JOINTS
 from edge_runtime.motors.port import BAUD
 from edge_runtime.robots import so_servos
 from edge_runtime.robots.so_servos import IDS
+from edge_runtime.schema import hint
 
 
 @dataclass
@@ -29,15 +29,15 @@ class SetupMotorsConfig:
 
     def __post_init__(self) -> None:
         if self.joint is not None and self.joint not in JOINTS:
-            near = get_close_matches(self.joint, JOINTS, 1) or JOINTS
-            raise ConfigError(f"joint: {self.joint!r} is no joint of this arm; did you mean {' or '.join(near)}?")
+            raise ConfigError(f"joint: {self.joint!r} is no joint of this arm; {hint(self.joint, JOINTS)}")
 
 
 def main(argv: list[str]) -> int:
     config = flags.parse(SetupMotorsConfig, argv, prog="edge-runtime setup-motors")
+    bus = bus_of(config.robot)
     terminal = Terminal("setup-motors")
     joints = [config.joint] if config.joint else list(reversed(JOINTS))  # as LeRobot: from the gripper down
-    with bus_of(config.robot) as bus:
+    with bus:
         terminal.say(f"Servos on {bus.port}: one at a time, Ctrl-C ends.\n")
         for joint in joints:
             _set_up(terminal, bus, joint)

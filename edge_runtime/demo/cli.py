@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from edge_runtime import flags
+from edge_runtime import flags, output
 from edge_runtime.config import Mode
 from edge_runtime.demo.comparison import MODES, Comparison, Run, Verdict
 from edge_runtime.demo.pictures import Views, plot_levels
-from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.errors import ConfigError
 from edge_runtime.schema import check_ranges
 
 CHUNK = 50  # actions in a chunk of both shipped policies
@@ -47,7 +47,8 @@ def main(argv: list[str]) -> int:
     config = flags.parse(DemoConfig, argv, prog="edge-runtime demo")
     _check_extras()
     policy = config.policy or _default_policy()
-    folder = _folder(config.output)
+    folder = config.output
+    output.make_folder(folder, "output")
     with tempfile.TemporaryDirectory(prefix="edge-runtime-demo-") as work:  # a socket's path must be short
         comparison = Comparison(
             policy, config.episodes, config.first_seed, config.latency_ms, config.chunk_size_threshold, Path(work)
@@ -141,11 +142,3 @@ def _check_extras() -> None:
 
 def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
-
-
-def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"output: cannot create {path}: {error.strerror}") from error
-    return path

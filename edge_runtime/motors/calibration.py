@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from edge_runtime import json_file, output
 from edge_runtime.config import SOFollowerConfig
 from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.schema import hint, nearest
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")  # ids 1..6
 TURNS_FREELY = "wrist_roll"  # LeRobot gives it the whole turn
@@ -92,9 +93,9 @@ def locate(config: SOFollowerConfig) -> Path:
         if path.is_file():
             return path
     known = sorted({path.stem for each in candidates for path in each.parent.glob("*.json")})
-    near = get_close_matches(config.id, known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; calibrated here: {', '.join(known[:9])}" if known else ""
-    raise ConfigError(f"robot.id: {config.id!r} has no calibration file {candidates[0]}{hint}")
+    near = nearest(config.id, known)
+    others = f"; did you mean {near!r}?" if near else f"; calibrated here: {', '.join(known[:9])}" if known else ""
+    raise ConfigError(f"robot.id: {config.id!r} has no calibration file {candidates[0]}{others}")
 
 
 def destination(config: SOFollowerConfig) -> Path:
@@ -110,22 +111,16 @@ def destination(config: SOFollowerConfig) -> Path:
 def load(path: Path) -> Calibration:
     """The calibration in `path`, in the order of JOINTS; ConfigError names the field that cannot be."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"calibration {path}: cannot be read: {error.strerror or error}") from error
+        return _parse(json_file.read(path))
     except ValueError as error:
-        raise ConfigError(f"calibration {path}: is not JSON: {error}") from error
-    try:
-        return _parse(content)
-    except ConfigError as error:
         raise ConfigError(f"calibration {path}: {error}") from error
 
 
 def save(path: Path, calibration: Mapping[str, JointCalibration]) -> None:
     """Write `path` as LeRobot writes it; OutputError when that cannot be done."""
     text = json.dumps({joint: asdict(entry) for joint, entry in calibration.items()}, indent=4)
+    output.make_folder(path.parent, f"calibration {path}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.new")
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)  # a full disk leaves the old one whole
@@ -162,9 +157,7 @@ def _parse(content: Any) -> Calibration:
         raise ConfigError(f"is {_kind(content)}, expected an object with an entry for each joint")
     for joint in content:
         if joint not in JOINTS:
-            near = get_close_matches(joint, JOINTS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"the joints are {', '.join(JOINTS)}"
-            raise ConfigError(f"{joint}: is no joint of this arm; {hint}")
+            raise ConfigError(f"{joint}: is no joint of this arm; {hint(joint, JOINTS)}")
     for joint in JOINTS:
         if joint not in content:
             raise ConfigError(f"{joint}: is missing")
@@ -177,7 +170,7 @@ def _parse_joint(joint: str, number: int, entry: Any) -> JointCalibration:
     names = [each.name for each in fields(JointCalibration)]
     for name in entry:
         if name not in names:
-            raise ConfigError(f"{joint}.{name}: is not a field; expected {', '.join(names)}")
+            raise ConfigError(f"{joint}.{name}: is no field of a joint; {hint(name, names)}")
     for name in names:
         if name not in entry:
             raise ConfigError(f"{joint}.{name}: is missing")

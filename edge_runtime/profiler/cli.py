@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edge_runtime import flags, output
 from edge_runtime.config import NoRobotConfig, RobotConfig, StartConfig
-from edge_runtime.errors import ConfigError, StreamError
+from edge_runtime.errors import CameraError, ConfigError, StreamError
 from edge_runtime.profiler.stand_in import SYNTHETIC
 from edge_runtime.schema import check_ranges
 
@@ -46,6 +46,8 @@ class ProfileConfig(StartConfig):
 def main(argv: list[str]) -> int:
     config = flags.parse(ProfileConfig, argv, prog="edge-runtime profile")
     logging.basicConfig(level=logging.DEBUG if config.debug else logging.WARNING, format="%(levelname)s %(message)s")
+    if config.frames != SYNTHETIC and not Path(config.frames).exists():
+        raise CameraError(f"frames: {config.frames} is not there, expected {SYNTHETIC} or the path of a video")
     for name in ("json", "html"):
         output.check(getattr(config, name), name)
     from edge_runtime.supervisor.client import watch_over

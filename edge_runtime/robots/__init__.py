@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Protocol, cast
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from edge_runtime.config import RobotConfig, StopPolicy
 from edge_runtime.errors import ConfigError
 from edge_runtime.motors.stopping import StopPlan
+from edge_runtime.schema import hint
 from edge_runtime.wire.messages import Joint
 
 Vector = npt.NDArray[np.float64]
@@ -81,7 +81,6 @@ def make_robot(config: RobotConfig) -> Robot:
     """The robot that `config` describes, not opened yet. ConfigError for an unknown type or a wrong setting."""
     kind = str(config.get_choice_name(type(config)))
     if kind not in ROBOTS:
-        near = get_close_matches(kind, ROBOTS, 1) or list(ROBOTS)
-        raise ConfigError(f"robot.type: {kind!r} is not a robot; did you mean {' or '.join(near)}?")
+        raise ConfigError(f"robot.type: {kind!r} is not a robot; {hint(kind, ROBOTS)}")
     module, _, name = ROBOTS[kind].partition(":")
     return cast(Robot, getattr(importlib.import_module(module), name)(config))

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +25,7 @@ from edge_runtime.motors.stopping import Axis, StopPlan, carry_out
 from edge_runtime.robots import Vector, so_servos
 from edge_runtime.robots.so_servos import GRIPPER, IDS
 from edge_runtime.robots.so_watch import ServoWatch
+from edge_runtime.schema import hint
 from edge_runtime.wire.messages import Joint
 
 _FASTEST = 254  # register Acceleration: LeRobot leaves smoothness to the client
@@ -210,8 +210,7 @@ class SOFollower:
         for joint, units in pose.items():
             name = f"robot.rest_pose.{joint}"
             if joint not in JOINTS:
-                near = get_close_matches(joint, JOINTS, 1) or JOINTS
-                raise ConfigError(f"{name}: is no joint of this arm; did you mean {' or '.join(near)}?")
+                raise ConfigError(f"{name}: is no joint of this arm; {hint(joint, JOINTS)}")
             low, high = self._calibration[joint].limits(self._modes[joint])
             if not (math.isfinite(units) and low <= units <= high):
                 raise ConfigError(f"{name}: {units:g} is not in {low:.1f}..{high:.1f} {UNITS[self._modes[joint]]}")

@@ -38,6 +38,7 @@ def read(url: str) -> Reading:
             body = answer.read().decode()
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
+        reason = getattr(reason, "strerror", None) or reason
         raise StreamError(f"url: {url} does not answer ({reason}); start the robot with --metrics_port=9464") from error
     return parse(body, url)
 

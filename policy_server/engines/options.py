@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.schema import nearest
+from edge_runtime.schema import hint
 
 Option = bool | int | float | str
 Options = dict[str, str]
@@ -17,9 +17,7 @@ def check_names(given: Mapping[str, Mapping[str, Option]], known: Iterable[str])
     """Raises ConfigError for a provider that takes no options, or is none."""
     for provider in given:
         if provider not in known:
-            near = nearest(provider, known)
-            hint = f"; did you mean {near}?" if near else f" (those that take options: {', '.join(known)})"
-            raise ConfigError(f"provider_options: {provider}: takes none{hint}")
+            raise ConfigError(f"provider_options.{provider}: takes no options; {hint(provider, known)}")
 
 
 def cuda(given: Mapping[str, Option], *, graphs: bool) -> Options:

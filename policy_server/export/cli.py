@@ -85,8 +85,9 @@ def check(config: ExportConfig) -> None:
     from policy_server.bundle import locate
     from policy_server.export.check import check
 
-    if config.checkpoint is not None:
-        raise UsageError("check: it looks at a bundle alone; leave the checkpoint out")
+    for name in ("checkpoint", "output"):
+        if getattr(config, name) is not None:
+            raise UsageError(f"{name}: --check looks at a bundle that is there; leave out one of the two")
     check(locate(str(config.check)), Runtime(config.providers), Progress())
 
 

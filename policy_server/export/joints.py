@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_runtime.errors import ConfigError
+from edge_runtime.schema import hint
 from edge_runtime.wire.messages import Joint
 
 SO_ARM = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
@@ -15,7 +16,7 @@ def of_robot(robot_type: str, use_degrees: bool = True) -> tuple[Joint, ...]:
     """A robot's joints as LeRobot's class of that name reports them. Raises ConfigError for one not in the table."""
     if robot_type not in ROBOTS:
         raise ConfigError(
-            f"robot.type: {robot_type} is not in the table ({', '.join(ROBOTS)}); give --names and --units instead"
+            f"robot.type: {robot_type} is not in the table, {hint(robot_type, ROBOTS)} (else give --names and --units)"
         )
     unit = "degrees" if use_degrees else "normalized"
     return tuple(Joint(f"{name}.pos", "percent" if name == "gripper" else unit) for name in ROBOTS[robot_type])

@@ -19,7 +19,7 @@ from .findings import Findings
 
 def film(path: Path, *, fps: float, moving: bool) -> str:
     """Ten seconds of 64x48, in which each picture differs from the one before, or none does."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), fps, (64, 48))
+    writer = cv2.VideoWriter(str(path), cv2.CAP_OPENCV_MJPEG, cv2.VideoWriter.fourcc(*"MJPG"), fps, (64, 48))
     for number in range(int(10 * fps)):
         writer.write(np.full((48, 64, 3), number % 8 * 30 if moving else 99, np.uint8))
     writer.release()

@@ -67,12 +67,12 @@ def put(field: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ),
         (
             put("extra_state", [{"name": "e", "dimension": True}]),
-            "extra_state[0]: dimension: True is not a whole number",
+            "extra_state[0]: dimension: true is not a whole number",
         ),
         (put("chunk_size", 1e9), "chunk_size: 1000000000.0 is not a whole number in 1..4096"),
         (put("action_dim", 32), "action_dim: 32 is not 3, the number of joints"),
         (put("fps", float("nan")), "fps: nan is not a number in 0.1..1000"),
-        (put("fps", None), "fps: None is not a number"),
+        (put("fps", None), "fps: null is not a number"),
         (put("uses_task", 0), "uses_task: 0 is not true or false"),
         (put("temporal_ensemble_coeff", "x"), "temporal_ensemble_coeff: 'x' is not a number"),
         (put("graphs", {"policy": "other.onnx"}), "graphs: policy: 'other.onnx' is not a file that the manifest lists"),
@@ -95,7 +95,12 @@ def test_a_wrong_manifest_is_refused(
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "is not JSON"), ("[]", "is not a manifest"), ("[" * 100_000, "is not JSON"), (" " * 2_000_000, "1 MiB")],
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a manifest"),
+        ("[" * 100_000, "is not JSON"),
+        (" " * 2_000_000, "more than 1048576 bytes"),
+    ],
 )
 def test_what_is_not_a_manifest_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "manifest.json").write_text(text)

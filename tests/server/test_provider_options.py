@@ -110,7 +110,7 @@ def test_options_come_from_yaml_and_from_flags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("provider", "said"),
     [
-        ("cpu", r"provider_options: cpu: takes none \(those that take options: cuda, tensorrt\)"),
+        ("cpu", r"provider_options\.cpu: takes no options; expected one of cuda, tensorrt"),
         ("tensorr", "did you mean tensorrt?"),
     ],
 )

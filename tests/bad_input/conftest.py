@@ -1,0 +1,47 @@
+"""Programs are run in this process, as their entry points run them: what they say, and their exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from edge_runtime import flags
+from tests.bad_input.programs import MAINS
+
+Answer = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def answer(capsys: pytest.CaptureFixture[str], ours_again: None) -> Answer:
+    """`answer("edge-runtime start", "--fps=0")`: the exit code, and the one line without the program's name."""
+
+    def run(word: str, *arguments: str) -> tuple[int, str]:
+        program, *words = word.split()
+        capsys.readouterr()
+        code = flags.run_main(MAINS[program], [*words, *arguments], program)
+        said = capsys.readouterr().err
+        assert code, "it was taken for right"
+        assert said.startswith(f"{program}: "), said
+        assert said.count("\n") == 1, said
+        assert len(said) < 400, said
+        return code, said.removeprefix(f"{program}: ").rstrip("\n")
+
+    return run
+
+
+@pytest.fixture
+def ours_again() -> Iterator[None]:
+    """A program takes the signals for its own, and starts a thread that waits for one."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    wakeup = signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    if wakeup >= 0:
+        with contextlib.suppress(OSError):
+            os.write(wakeup, bytes((signal.SIGTERM,)))
+            os.close(wakeup)
