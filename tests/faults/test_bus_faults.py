@@ -78,7 +78,7 @@ def test_a_servo_that_restarts_is_limp_and_the_arm_starts_anew(rig: Bench, edge:
     rig.bus.inject({"fault": "reboot", "ids": [2]})
     edge.wait_for("running -> fault")
     assert now() - began < 1.2  # all six are looked at in 0.6 s, and twice where there is doubt
-    edge.wait_for("shoulder_lift (id 2) restarted: its torque is off")
+    edge.wait_for("shoulder_lift (id 2) has lost its torque: it restarted")
     assert rig.torque == [0] * 6
     edge.wait_for("starting -> running")
     rig.wait_for_goals(2)

@@ -88,7 +88,7 @@ def test_a_look_costs_one_read_of_one_servo_every_tenth_of_a_second(arm: Virtual
 def test_a_servo_whose_torque_is_off_has_restarted(arm: VirtualBus, bus: Bus) -> None:
     loop = loop_on(port_on(bus), ticks=2)
     arm.inject({"fault": "reboot", "ids": [5]})
-    with pytest.raises(ActuatorFault, match=r"wrist_roll \(id 5\) restarted: its torque is off"):
+    with pytest.raises(ActuatorFault, match=r"wrist_roll \(id 5\) has lost its torque: it restarted"):
         turn(loop, 8)
 
 
