@@ -39,7 +39,7 @@ class BenchConfig:
     latency_ms: float = 200.0  # of both servers, injected
     scenarios: list[str] = field(default_factory=list)  # by default all
     nice: int = 0  # of every process of both sides, the hog too; below 0 on a machine that others use
-    output: Path | None = None  # folder for logs and results; by default a temporary one
+    output: Path | None = None  # folder for logs and results, where a bench goes on; by default a temporary one
     json: Path | None = None  # the table for machines
     markdown: Path | None = None  # the table for a page
     debug: bool = False

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 SCRIPTS = Path(__file__).parents[1]
+PATH = os.pathsep.join(filter(None, (str(SCRIPTS), os.environ.get("PYTHONPATH"))))
 END_S = 15.0
 
 Cpus = frozenset[int]
@@ -59,7 +60,7 @@ class Program:
                 stderr=subprocess.STDOUT,
                 text=True,
                 cwd=folder,
-                env=os.environ | {"PYTHONPATH": str(SCRIPTS), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"},
+                env=os.environ | {"PYTHONPATH": PATH, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"},
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections import defaultdict
@@ -237,18 +238,29 @@ SCENARIOS: dict[str, Callable[[Setting], Found]] = {
 def measure(
     setting: Setting, names: Sequence[str], rounds: int, tell: Callable[[str], None]
 ) -> dict[tuple[str, str], list[float]]:
-    """All rounds of the scenarios in `names`, one after the other; values by (row, column), a value a round."""
+    """All rounds of the scenarios in `names`, one after the other; values by (row, column), a value a round.
+
+    What a scenario found stays in its folder, so that a bench which was ended goes on.
+    """
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for number in range(rounds):
         turned = replace(setting, reverse=number % 2 == 1).within(f"round-{number}")
         of_round: dict[tuple[str, str], float] = {}
         for name in names:
             tell(f"round {number + 1} of {rounds}: {name}")
-            for key, value in SCENARIOS[name](turned.within(name)).items():
+            for key, value in _kept(name, turned.within(name)).items():
                 of_round[key] = of_round.get(key, 0.0) + value if key[0] in SUMMED else value
         for key, value in of_round.items():
             found[key].append(value)
     return found
+
+
+def _kept(name: str, setting: Setting) -> Found:
+    path = setting.place.folder / "found.json"
+    if not path.exists():
+        found = SCENARIOS[name](setting)
+        path.write_text(json.dumps([[*key, value] for key, value in found.items()]))
+    return {(row, column): value for row, column, value in json.loads(path.read_text())}
 
 
 @contextmanager
