@@ -41,6 +41,9 @@ def against_latency(rows: Sequence[Row], file: Path) -> None:
         for line, (name, measure) in enumerate(_MEASURES):
             axes[line][0].set_ylabel(name)
             _draw(axes[line][column], [row for row in shown if row.cell.world == world], measure)
+    for (axis, *_), (_, measure) in zip(axes, _MEASURES, strict=True):
+        seen = [measure(row.evidence) for row in shown]
+        axis.set_ylim(0, 1.1 * max((value for value in seen if value > 0), default=1.0))  # no NaN is
     axes[0][0].legend(fontsize="small")
     figure.tight_layout()
     figure.savefig(file, dpi=110, metadata={"Software": None})
@@ -54,5 +57,4 @@ def _draw(axis: plt.Axes, rows: Sequence[Row], measure: Callable[[Evidence], flo
         ]
         style = "k--" if method == "sequential" else "-"
         axis.plot(*zip(*sorted(points), strict=True), style, marker=".", label=method)
-    axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)

@@ -32,7 +32,7 @@ def _kept(rows: Sequence[Row]) -> Iterator[str]:
     for base in _where(rows, lambda row: row.cell.link in FAR, "sequential"):
         others = [row for row in rows if row.cell.sequential == base.cell and row is not base]
         if others and base.evidence.solved:
-            best = max(others, key=lambda row: row.evidence.solved)
+            best = max(others, key=lambda row: (row.evidence.solved, row.cell.method == DEFAULT))
             kept = best.evidence.solved / base.evidence.solved
             yield (
                 f"{best.cell.method} at {base.cell.link} ms, {base.cell.world} goal: {kept:.0%} of the success of "
