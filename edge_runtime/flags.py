@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import yaml
 
 from edge_runtime import schema
-from edge_runtime.errors import ConfigError, EdgeRuntimeError, UsageError
+from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, UsageError
 
 T = TypeVar("T")
 CONFIG_PATH = "config_path"
@@ -34,6 +34,8 @@ def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: st
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # the last door: whatever is not ours is an internal error
+        if isinstance(error, PermissionError) and error.filename:  # a folder on the way to a file that a user names
+            error = AccessError(f"{error.filename}: this user may not look there")
         ours = isinstance(error, EdgeRuntimeError)
         said = str(error) if ours else f"internal error: {type(error).__name__}: {error}"
         if debug:
@@ -124,13 +126,10 @@ def _read_text(kind: Any, text: str, name: str) -> Any:
         value = _read_yaml(text) if text else text
     except ValueError as error:
         raise ConfigError(f"{name}: {schema.shown(text)} is not {schema.expected(kind)}: {error}") from error
-    if (
-        text
-        and not isinstance(value, list | dict)
-        and any(typing.get_origin(each) in (list, tuple) for each in members)
-    ):
+    kinds = {typing.get_origin(member) or member for member in members}
+    if text and kinds & {list, tuple} and not isinstance(value, list | dict):
         return [each.strip() for each in text.split(",")]
-    return text if str in members and type(value) not in members else value
+    return text if str in kinds and type(value) not in kinds else value
 
 
 def _put(raw: dict[Any, Any], path: Sequence[str], value: Any) -> None:

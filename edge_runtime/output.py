@@ -13,22 +13,27 @@ def check(path: Path | None, setting: str) -> None:
     if path is None:
         return
     folder = path.parent
-    if path.is_dir():
-        raise OutputError(f"{setting}: {path} is a folder, expected a file")
-    if not folder.is_dir():
-        raise OutputError(f"{setting}: there is no folder {folder}")
-    if not os.access(path if path.exists() else folder, os.W_OK, effective_ids=True):
-        raise OutputError(f"{setting}: {path} may not be written by this user")
+    try:
+        if path.is_dir():
+            raise OutputError(f"{setting}: {path} is a folder, expected a file")
+        if not folder.is_dir():
+            raise OutputError(f"{setting}: there is no folder {folder}")
+        if not _may_write(path if path.exists() else folder):
+            raise OutputError(f"{setting}: {path} may not be written by this user")
+    except PermissionError as error:
+        raise OutputError(f"{setting}: {path} may not be looked for by this user") from error
 
 
 def make_folder(folder: Path, setting: str) -> None:
-    """Raises OutputError when it cannot be made."""
+    """Raises OutputError when it cannot be made, or not be written into."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise OutputError(f"{setting}: {folder} is not a folder") from error
     except OSError as error:
         raise OutputError(f"{setting}: cannot make the folder {folder}: {error.strerror}") from error
+    if not _may_write(folder):
+        raise OutputError(f"{setting}: {folder} may not be written by this user")
 
 
 def write(path: Path, text: str, setting: str) -> None:
@@ -37,3 +42,7 @@ def write(path: Path, text: str, setting: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"{setting}: cannot write {path}: {error.strerror or error}") from error
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=True)

@@ -137,6 +137,8 @@ class Runtime:
         aggregation.for_policy(config.aggregate_fn_name, 0.0)  # what is wrong is told before anything is opened
         task = Task(config.task, config.task_file)
         check_processors(config.cpu_affinity)
+        if config.fault_folder is not None:
+            output.make_folder(config.fault_folder, "fault_folder")
         output.check(config.summary, "summary")
         output.check(config.queue_log, "queue_log")
         vectors = {

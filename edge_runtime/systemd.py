@@ -61,6 +61,8 @@ class Program:
 def main(argv: list[str], program: Program) -> int:
     """The word `service` of `program`."""
     config = flags.parse(ServiceConfig, argv, prog=f"{program.name} service", positional="action")
+    if not config.root.is_dir():
+        raise ConfigError(f"root: {config.root} is not a folder")
     actions = {"install": install, "uninstall": uninstall, "status": status}
     if config.action not in actions:
         raise UsageError(f"action: no {config.action!r}: {hint(config.action, actions)}")

@@ -218,7 +218,7 @@ class Bus:
         deadline = time.monotonic() + self._timeout_s
         while len(heard) < len(request) and (data := self._owned().read(deadline, len(request) - len(heard))):
             heard += data
-        if not heard:
+        if not heard or (heard != request and StatusDecoder().feed(heard)):  # nothing, or an answer already
             raise BusError(f"{self.port}: the line does not echo: use --robot.echo=false", port=self.port)
         if heard != request:
             self.damaged += 1

@@ -117,13 +117,13 @@ def _open(config: VirtualArmConfig, stack: ExitStack) -> dict[str, Any]:
             cameras.redraw()  # ready means: what a client looks at is the new scene
         return answer
 
+    stack.enter_context(arm)
     web = WebServer(
         pages={"/state": arm.state, "/episode": arm.episode, "/log": arm.frames},
         actions={"/episode": place, "/fault": arm.inject},
         cameras=cameras,
         port=config.http_port,
     )
-    stack.enter_context(arm)
     stack.enter_context(web)
     return {
         "port": arm.bus.path,

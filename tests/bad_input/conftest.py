@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,11 @@ Answer = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def answer(capsys: pytest.CaptureFixture[str], ours_again: None) -> Answer:
+def answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours_again: None
+) -> Answer:
     """`answer("edge-runtime start", "--fps=0")`: the exit code, and the one line without the program's name."""
+    monkeypatch.chdir(tmp_path)
 
     def run(word: str, *arguments: str) -> tuple[int, str]:
         program, *words = word.split()

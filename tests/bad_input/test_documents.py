@@ -1,0 +1,207 @@
+"""The calibration file and the manifest, field by field: missing, unknown, of the wrong type, out of range."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_runtime.errors import ModelError
+from edge_runtime.motors.calibration import JOINTS, JointCalibration
+from edge_runtime.virtual_arm.calibration import write_calibration
+from policy_server import bundle
+from tests.bad_input.conftest import Answer
+
+# LeRobot's calibration file, through the program that reads it.
+
+START = ("edge-runtime start", "--robot.type=so101_follower", "--robot.port=/dev/none", "--robot.id=it")
+FIELDS = [field.name for field in fields(JointCalibration)]
+BEYOND = {
+    "id": (7, "is 7, and this arm has elbow_flex at id 3"),
+    "drive_mode": (2, "2 is neither 0 nor 1"),
+    "homing_offset": (-2048, "-2048 is not in -2047..2047"),
+    "range_min": (-1, "-1 is not in 0..4095"),
+    "range_max": (4096, "4096 is not in 0..4095"),
+}
+TOGETHER = [
+    ("elbow_flex", {"range_min": 3000, "range_max": 1000}, "elbow_flex.range_min: 3000 is not below range_max 1000"),
+    ("elbow_flex", {"range_min": 0, "range_max": 4095}, "elbow_flex.range_max: 0..4095 is a whole turn"),
+]
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path, answer: Answer) -> Callable[[Callable[[dict[str, Any]], object]], str]:
+    """What the program says, after the file's name, of a calibration that was changed."""
+
+    def run(change: Callable[[dict[str, Any]], object]) -> str:
+        file = write_calibration(tmp_path, "it")
+        content = json.loads(file.read_text())
+        change(content)
+        file.write_text(json.dumps(content))
+        code, said = answer(*START, f"--robot.calibration_dir={tmp_path}")
+        assert code == 78
+        assert said.startswith(f"calibration {file}: ")
+        return said.removeprefix(f"calibration {file}: ")
+
+    return run
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_field_of_a_joint(spoilt: Callable[..., str], name: str) -> None:
+    joint = "elbow_flex"
+    assert spoilt(lambda c: c[joint].pop(name)) == f"{joint}.{name}: is missing"
+    for value, shown in (("812", '"812"'), (1.5, "1.5"), (True, "true"), (None, "null"), ([1], "a list")):
+        said = spoilt(lambda c, value=value: c[joint].update({name: value}))
+        assert said == f"{joint}.{name}: is {shown}, expected a whole number"
+    value, beyond = BEYOND[name]
+    assert spoilt(lambda c: c[joint].update({name: value})) == f"{joint}.{name}: {beyond}"
+    said = spoilt(lambda c: c[joint].update({f"{name}s": 1}))
+    assert said == f"{joint}.{name}s: is no field of a joint; did you mean {name}?"
+
+
+@pytest.mark.parametrize("joint", JOINTS)
+def test_each_joint(spoilt: Callable[..., str], joint: str) -> None:
+    assert spoilt(lambda c: c.pop(joint)) == f"{joint}: is missing"
+    assert spoilt(lambda c: c.update({joint: [1]})) == f"{joint}: is a list, expected an object"
+    said = spoilt(lambda c: c.update({f"{joint}s": c[joint]}))
+    assert said == f"{joint}s: is no joint of this arm; did you mean {joint}?"
+
+
+@pytest.mark.parametrize(("joint", "values", "said"), TOGETHER)
+def test_fields_that_do_not_go_together(
+    spoilt: Callable[..., str], joint: str, values: dict[str, int], said: str
+) -> None:
+    assert spoilt(lambda c: c[joint].update(values)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"\xff\xfe\xfd", "is not JSON, nor text at all"),
+        (b'{\n "shoulder_pan": {"id": 1,', "is not JSON: line 2: expecting property name enclosed in double quotes"),
+        (b"[]", "is a list, expected an object with an entry for each joint"),
+        (b"12", "is 12, expected an object with an entry for each joint"),
+        (b"[" * 100_000, "is not JSON: it is nested too deeply"),
+    ],
+)
+def test_a_file_that_is_no_calibration(answer: Answer, tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "it.json").write_bytes(content)
+    code, line = answer(*START, f"--robot.calibration_dir={tmp_path}")
+    assert (code, line) == (78, f"calibration {tmp_path}/it.json: {said}")
+
+
+# A bundle's manifest.
+
+TEXT, OBJECT = "a text of 1 to 128 printable characters", "an object"
+KEYS: dict[str, list[tuple[Any, str]]] = {  # wrong values, and what was expected
+    "format": [("1", "a whole number in 0..2147483648"), (2, "1, which is what this version reads")],
+    "name": [("", TEXT), (3, TEXT), ("a\nb", TEXT), ("x" * 129, TEXT), (None, TEXT)],
+    "type": [("", TEXT), (None, TEXT)],
+    "precision": [("fp8", "one of fp32, fp16"), (None, "one of fp32, fp16")],
+    "joints": [
+        ([], "a list of at least 1 objects"),
+        ({}, "a list of at least 1 objects"),
+        (["a"], "a list of at least"),
+    ],
+    "cameras": [({"front": 1}, "a list of at least 0 objects"), (None, "a list of at least 0 objects")],
+    "extra_state": [("x", "a list of at least 0 objects")],
+    "chunk_size": [(0, "a whole number in 1..4096"), (50.0, "a whole number in 1..4096"), (True, "a whole number")],
+    "action_dim": [(32, "6, the number of joints"), ("6", "a whole number in 1..4096")],
+    "fps": [(0, "a number in 0.1..1000"), (float("nan"), "a number in 0.1..1000"), (None, "a number in 0.1..1000")],
+    "uses_task": [(0, "true or false"), ("no", "true or false"), (None, "true or false")],
+    "temporal_ensemble_coeff": [("x", "a number in -10..10"), (11, "a number in -10..10")],
+    "robot_type": [(3, TEXT), ("", TEXT)],
+    "graphs": [([], OBJECT), ({"policy": "other.onnx"}, "a file that the manifest lists"), ({"policy": 1}, TEXT)],
+    "files": [([], OBJECT), ({"policy.onnx": 1}, OBJECT), ({"../x": {"bytes": 0, "sha256": "0"}}, "a path inside the")],
+    "provenance": [(None, OBJECT), ("x", OBJECT)],
+    "parity": [([], OBJECT)],
+}
+ROWS: dict[tuple[str, str], list[tuple[Any, str]]] = {  # list, key of its first row
+    ("joints", "name"): [(None, TEXT), ("shoulder_lift.pos", "a list of distinct names")],
+    ("joints", "unit"): [("", TEXT), (1, TEXT)],
+    ("cameras", "name"): [("", TEXT), ("wrist", "a list of distinct names")],
+    ("cameras", "height"): [(0, "a whole number in 1..8192"), ("96", "a whole number in 1..8192")],
+    ("cameras", "width"): [(9000, "a whole number in 1..8192"), (True, "a whole number in 1..8192")],
+    ("extra_state", "name"): [("", TEXT)],
+    ("extra_state", "dimension"): [(0, "a whole number in 1..65536"), (1.5, "a whole number in 1..65536")],
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle that is right, with something in each of its lists."""
+    folder = tmp_path_factory.mktemp("bundle") / "whole"
+    shutil.copytree(bundle.SHIPPED / "act_so101_pick_place", folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["cameras"] = [{"name": name, "height": 96, "width": 96} for name in ("static", "wrist")]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert bundle.load(folder).policy.cameras
+    return folder
+
+
+@pytest.fixture
+def refused(whole: Path) -> Callable[[Callable[[dict[str, Any]], object]], str]:
+    """The sentence about a manifest that was changed, after the file's name."""
+    file = whole / "manifest.json"
+    right = json.loads(file.read_text())
+
+    def run(change: Callable[[dict[str, Any]], object]) -> str:
+        manifest = copy.deepcopy(right)
+        change(manifest)
+        file.write_text(json.dumps(manifest))
+        try:
+            with pytest.raises(ModelError) as caught:
+                bundle.load(whole)
+        finally:
+            file.write_text(json.dumps(right))
+        said = str(caught.value)
+        assert said.startswith(f"{file}: ")
+        assert "\n" not in said
+        return said.removeprefix(f"{file}: ")
+
+    return run
+
+
+def test_all_keys_of_a_manifest_are_here() -> None:
+    assert KEYS.keys() == set(bundle.KEYS)
+    for shipped in bundle.SHIPPED.iterdir():
+        assert json.loads((shipped / "manifest.json").read_text()).keys() == KEYS.keys()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_key_of_a_manifest(refused: Callable[..., str], key: str) -> None:
+    assert refused(lambda m: m.pop(key)) == f"{key}: is missing"
+    assert refused(lambda m: m.update({f"{key}_": 1})) == f"{key}_: is not known; did you mean {key}?"
+    for value, expected in KEYS[key]:
+        said = refused(lambda m, value=value: m.update({key: value}))
+        assert said.startswith(f"{key}: ")
+        assert f" is not {expected}" in said
+
+
+@pytest.mark.parametrize(("table", "key"), ROWS)
+def test_each_key_of_a_row(refused: Callable[..., str], table: str, key: str) -> None:
+    assert refused(lambda m: m[table][0].pop(key)) == f"{table}[0]: {key}: is missing"
+    assert (
+        refused(lambda m: m[table][0].update({f"{key}_": 1}))
+        == f"{table}[0]: {key}_: is not known; did you mean {key}?"
+    )
+    for value, expected in ROWS[table, key]:
+        said = refused(lambda m, value=value: m[table][0].update({key: value}))
+        assert said.startswith((f"{table}[0]: {key}: ", f"{table}: ["))
+        assert f" is not {expected}" in said
+
+
+@pytest.mark.parametrize("key", ["bytes", "sha256"])
+def test_each_key_of_a_listed_file(refused: Callable[..., str], key: str) -> None:
+    assert refused(lambda m: m["files"]["policy.onnx"].pop(key)) == f"files: policy.onnx: {key}: is missing"
+    said = refused(lambda m: m["files"]["policy.onnx"].update({f"{key}_": 1}))
+    assert said == f"files: policy.onnx: {key}_: is not known; did you mean {key}?"
+    said = refused(lambda m: m["files"]["policy.onnx"].update({key: None}))
+    assert said.startswith(f"files: policy.onnx: {key}: null is not ")
