@@ -146,7 +146,7 @@ def test_waiting_costs_no_cpu(arm: VirtualBus) -> None:
 
 def test_echo_is_read_back(arm: VirtualBus) -> None:
     arm.inject({"fault": "echo"})
-    with Bus(arm.path, echo=True) as bus:
+    with Bus(arm.path, echo=True, timeout_s=1.0) as bus:
         assert bus.read(1, "Present_Position") == POSITIONS[1]  # without the option, 568 and a sensor error
         assert bus.sync_read("Present_Position", IDS) == POSITIONS
         bus.establish("Torque_Enable", dict.fromkeys(IDS, 1))

@@ -29,8 +29,16 @@ def main(argv: list[str]) -> int:
     config = flags.parse(DoctorConfig, argv, prog="edge-runtime doctor")
     if config.debug:
         log_to_stderr(debug=True)
-    else:
-        logging.getLogger("edge_runtime").addHandler(logging.NullHandler())  # what is logged is found out anyway
+        return _report(config)
+    silence = logging.NullHandler()  # what would be logged is a finding
+    logging.getLogger("edge_runtime").addHandler(silence)
+    try:
+        return _report(config)
+    finally:
+        logging.getLogger("edge_runtime").removeHandler(silence)
+
+
+def _report(config: DoctorConfig) -> int:
     version = metadata.version("edge-runtime")
     findings: list[Finding] = []
     if not config.json:

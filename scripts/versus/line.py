@@ -10,6 +10,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 PIECE = 32 << 10
@@ -24,21 +25,29 @@ class Line:
         self._bytes_per_s = bytes_per_s
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._ends: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         self.port = int(self._listener.getsockname()[1])
         self.up = 0  # bytes from the client so far
         self.down = 0
 
     def __enter__(self) -> Line:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._start(self._accept)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listener.close()
-        for end in self._ends:
+        for end in (self._listener, *self._ends):
             with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
+        for thread in self._threads:
+            thread.join()
+        for end in (self._listener, *self._ends):
+            end.close()
+
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
+        self._threads[-1].start()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
@@ -49,8 +58,8 @@ class Line:
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
                     self._ends.append(end)
-                threading.Thread(target=self._carry, args=(near, far, "up"), daemon=True).start()
-                threading.Thread(target=self._carry, args=(far, near, "down"), daemon=True).start()
+                self._start(self._carry, near, far, "up")
+                self._start(self._carry, far, near, "down")
 
     def _carry(self, source: socket.socket, sink: socket.socket, way: str) -> None:
         free_s = 0.0
