@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +173,14 @@ def test_methods_of_ones_own_are_found_by_name() -> None:
     }.items():
         with pytest.raises(ConfigError, match=reason):
             resolve(name)
+
+
+def test_the_method_on_the_page_works(state_policy: LoadedPolicy) -> None:
+    page = (SCRIPTS.parent / "docs" / "asyncbench.md").read_text()
+    block = page.partition("# mine.py\n")[2].partition("    python ")[0]
+    names: dict[str, type[Method]] = {}
+    exec(textwrap.dedent(block), names)
+    assert Trial(state_policy, names["KeepTheGripper"](), CELL, 0).run().inferences > 2
 
 
 def test_every_cell_of_the_default_grid_comes_once_and_has_a_sequential_one_beside_it() -> None:
