@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from asyncbench import grid, link, method, plots, reach
 from asyncbench.cell import Cell
 from asyncbench.evidence import weigh
 from asyncbench.measure import measure
 from asyncbench.results import Results
 from asyncbench.table import Row, to_csv, to_markdown
 
-from asyncbench import grid, link, method, plots, reach
 from edge_runtime import flags
 from edge_runtime.errors import ConfigError
 
@@ -33,7 +33,7 @@ SEEDS = {"default": 100, "quick": 20, "reference": 40}
 class BenchConfig:
     """Runs a grid of cells. With any of `worlds` to `thresholds` set: all combinations of those instead of a grid."""
 
-    output: Path = Path("asyncbench")  # folder for results.jsonl, table.md, table.csv and latency.png
+    output: Path = Path("out/asyncbench")  # folder for results.jsonl, table.md, table.csv and latency.png
     policy: Literal["state", "images"] = "state"
     grid: Literal["default", "quick", "reference"] = "default"
     quick: bool = False  # --grid=quick

@@ -19,6 +19,7 @@ from edge_runtime.wire.messages import Floats, Observation
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
+from asyncbench import grid, link, policy, reach  # noqa: E402
 from asyncbench.cell import Cell  # noqa: E402
 from asyncbench.evidence import weigh, wilson  # noqa: E402
 from asyncbench.method import METHODS, LatestOnly, Method, resolve  # noqa: E402
@@ -28,8 +29,6 @@ from asyncbench.results import Results  # noqa: E402
 from asyncbench.table import Row  # noqa: E402
 from asyncbench.trial import Trial  # noqa: E402
 from asyncbench.world import World  # noqa: E402
-
-from asyncbench import grid, link, policy, reach  # noqa: E402
 
 CELL = Cell("state", "still", 50, "constant-300", "latest_only", 0.5)
 FLAGS = ("--worlds=[moved]", "--links=[lognormal-500]", "--methods=[sequential,linear_blend]", "--seeds=2")
