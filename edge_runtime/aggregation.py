@@ -13,7 +13,7 @@ from edge_runtime.schema import hint
 
 # Long enough that no seam is a motion's largest step, short enough to follow what was last seen: docs/asyncbench.md.
 BLEND_ROWS = 6
-DEFAULT = "weighted_average"
+DEFAULT = "linear_blend"  # smoothest at the seams, and as successful as any: docs/asyncbench.md
 ENSEMBLE = "temporal_ensemble"
 ENSEMBLE_COEFF = 0.01  # of the ACT paper (arXiv 2304.13705, section IV), for a policy that names none
 NAMES: Mapping[str, Any] = {

@@ -168,7 +168,7 @@ class StartConfig:
     actions_per_chunk: int | None = None  # by default all of the policy's chunk
     chunk_size_threshold: float | Literal["auto"] = "auto"  # ask when the queue holds at most this part of a chunk
     starve_risk: float = 0.01  # auto: chance that the queue runs dry before a chunk comes
-    aggregate_fn_name: str | None = None  # or module:function; None = weighted_average, or as the policy was trained
+    aggregate_fn_name: str | None = None  # or module:function; None = linear_blend, or as the policy was trained
     similarity: Literal["joint", "joint+image"] = "joint"  # what the server compares to skip what adds nothing
     similarity_tolerance: float | None = None  # L2 in joint units; None = 1.0 for degrees, else off; 0 = off
     image_tolerance: float = 15.0  # joint+image: levels (of 255) in a cell of a picture of 24 x 24

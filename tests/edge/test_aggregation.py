@@ -27,10 +27,16 @@ def blended(aggregate: object) -> float:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("weighted_average", 17.0), ("latest_only", 20.0), ("average", 15.0), ("conservative", 13.0), (None, 17.0)],
+    [("weighted_average", 17.0), ("latest_only", 20.0), ("average", 15.0), ("conservative", 13.0)],
 )
-def test_lerobots_names_are_lerobots_numbers(name: str | None, value: float) -> None:
+def test_lerobots_names_are_lerobots_numbers(name: str, value: float) -> None:
     assert blended(aggregation.for_policy(name, 0.0)) == pytest.approx(value)
+
+
+def test_the_default_spreads_a_seam_over_the_next_rows() -> None:
+    first = blended(aggregation.for_policy(None, 0.0))
+    assert first == blended(aggregation.NAMES["linear_blend"])
+    assert 10 < first < 13  # the nearest timestep keeps most of the old plan
 
 
 def test_a_policy_made_to_be_ensembled_is_ensembled_unless_told_otherwise() -> None:
