@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 
 import scservo_sdk as sdk
-from virtual_bus import virtual_bus
 
 from edge_runtime._realtime import ActionRing, ActuatorLoop, FeetechPort
+from virtual_bus import virtual_bus
 
 IDS = range(1, 7)
 GOAL, PRESENT = 42, 56

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import random_checkpoint
 import torch
 
+import random_checkpoint
 from policy_server import bundle
 from policy_server.engines import open_engine
 from policy_server.engines.providers import Runtime

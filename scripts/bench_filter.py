@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from asyncbench.policy import LoadedPolicy
 
 from asyncbench import policy
+from asyncbench.policy import LoadedPolicy
 from edge_runtime import flags
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
 from edge_runtime.config import StartConfig

@@ -19,7 +19,6 @@ from contextlib import closing
 from pathlib import Path
 
 from check_scene import Player
-
 from edge_runtime.demo.comparison import mcnemar
 from policy_server import bundle
 

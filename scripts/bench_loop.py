@@ -16,10 +16,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from virtual_bus import virtual_bus
-
 from edge_runtime._realtime import ActionRing, ActuatorLoop, FeetechPort
 from edge_runtime.timing import Histogram, Summary
+from virtual_bus import virtual_bus
 
 HZ = 100
 SERVOS = 6

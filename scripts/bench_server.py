@@ -13,10 +13,10 @@ import sys
 from dataclasses import dataclass
 
 import onnxruntime
-from serverbench import reach
 
 from edge_runtime import flags
 from edge_runtime.errors import UsageError
+from serverbench import reach
 
 
 @dataclass

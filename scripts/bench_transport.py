@@ -30,12 +30,12 @@ from typing import Any
 import cv2
 import grpc
 import numpy as np
-from versus.line import Line
 
 from edge_runtime.cameras.synthetic import SyntheticCamera
 from edge_runtime.config import SyntheticCameraConfig
 from edge_runtime.wire import codec, policy_pb2
 from edge_runtime.wire.messages import Camera, Chunk, Frame, Joint, Observation, Policy
+from versus.line import Line
 
 JOINTS = tuple(Joint(f"joint_{n}.pos", "degrees") for n in range(6))
 CAMERAS = tuple(Camera(name, 480, 640) for name in ("static", "wrist"))

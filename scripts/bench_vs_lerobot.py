@@ -17,10 +17,9 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from versus import processes, table
-
 from edge_runtime import flags
 from edge_runtime.errors import ConfigError
+from versus import processes, table
 
 SKIPPED = 77
 VERSION = "0.6.1"

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from versus import diary
-from versus.frames import FPS, Reel
-
 from edge_runtime import flags
 from edge_runtime.cameras import CAMERAS, CameraFrame
 from edge_runtime.config import CameraConfig, StartConfig
 from edge_runtime.supervisor.client import watch_over
+from versus import diary
+from versus.frames import FPS, Reel
 
 COLLECT_EVERY = 120  # ticks; the loop remembers 300
 

@@ -33,6 +33,7 @@ from lerobot.async_inference.helpers import TimedAction
 from lerobot.async_inference.policy_server import PolicyServer
 from lerobot.robots import Robot, RobotConfig
 from lerobot.transport import services_pb2_grpc
+
 from versus import diary, motion
 from versus.frames import VIEWS, Reel
 
