@@ -22,11 +22,6 @@ SEQUENTIAL_THRESHOLD = 0.5  # of the chunk is left when it asks: there is no rou
 
 def choose(description: messages.ServerDescription, model: str) -> messages.Policy:
     """The server's policy of that name, its first for an empty one. Raises ProtocolError."""
-    if description.protocol_version != messages.PROTOCOL_VERSION:
-        raise ProtocolError(
-            f"protocol version: server {description.server_version} speaks {description.protocol_version}, "
-            f"this robot {messages.PROTOCOL_VERSION}"
-        )
     for policy in description.policies:
         if model in ("", policy.name):
             return policy

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from edge_runtime.errors import EdgeRuntimeError, ModelError
+from edge_runtime.errors import EdgeRuntimeError, ModelError, UsageError
 
 STOP_S = 5.0
 _LAST_WORDS = "policy-server: "  # how its one line begins when it fails
@@ -48,13 +48,14 @@ class LocalServer:
         return self._process is not None and self._process.poll() not in (None, 0)
 
     def failure(self) -> EdgeRuntimeError:
-        """Why it ended, in its own words where it had some."""
+        """Why it ended, in its own words where it had some, and with its exit code."""
         self._watcher.join(STOP_S)
-        code = self._process.returncode if self._process is not None else None
-        said = self._last_words or f"the policy server for {self._bundle} ended with exit code {code}"
-        error = ModelError(said if said.startswith("bundle: ") else f"bundle: {said}")
-        if code in (65, 73, 76, 77, 78):
-            error.exit_code = code
+        code = self._process.returncode if self._process is not None else 0
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        said = self._last_words or f"the policy server for {self._bundle} {how}"
+        error = EdgeRuntimeError(said if said.startswith("bundle: ") else f"bundle: {said}")
+        if code > 0:
+            error.exit_code = ModelError.exit_code if code == UsageError.exit_code else code
         return error
 
     def __exit__(

@@ -42,6 +42,8 @@ def explain(access: Access) -> AccessError | StreamError:
             refused = None
             if access.host:
                 refused = _try_without_tls(plain) if access.tls.ca is None else _try_with_tls(plain, access)
+    except TimeoutError:
+        return StreamError(f"{access.address} does not answer")
     except OSError as error:
         if isinstance(error, PermissionError) and not access.host:
             return AccessError(f"{access.address} may not be used by this user (its mode or its group)")

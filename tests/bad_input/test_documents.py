@@ -20,7 +20,7 @@ from tests.bad_input.conftest import Answer
 
 # LeRobot's calibration file, through the program that reads it.
 
-START = ("edge-runtime start", "--robot.type=so101_follower", "--robot.port=/dev/none", "--robot.id=it")
+START = ("edge-runtime start", "--robot.type=so101_follower", "--robot.port=/dev/none", "--robot.id=it", "--dry_run")
 FIELDS = [field.name for field in fields(JointCalibration)]
 BEYOND = {
     "id": (7, "is 7, and this arm has elbow_flex at id 3"),
