@@ -9,8 +9,9 @@ from typing import Literal
 
 import draccus
 
+from edge_runtime.checks import check_address, check_ranges
 from edge_runtime.errors import ConfigError
-from edge_runtime.schema import check_address, check_ranges, hint
+from edge_runtime.schema import hint
 
 StopPolicy = Literal["limp", "park", "hold"]
 Mode = Literal["async", "sequential"]

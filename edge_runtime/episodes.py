@@ -12,9 +12,9 @@ from typing import Any
 
 from edge_runtime._realtime import ActuatorLoop, Record
 from edge_runtime.account import Account
+from edge_runtime.checks import check_address
 from edge_runtime.errors import DeviceError
 from edge_runtime.observer import Observer
-from edge_runtime.schema import check_address
 
 RESET_S = 30.0
 ASK_S = 2.0

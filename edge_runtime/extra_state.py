@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
+from edge_runtime.checks import check_address
 from edge_runtime.errors import ConfigError, DeviceError
-from edge_runtime.schema import check_address
 from edge_runtime.wire.messages import Floats
 
 CONSTANT = "constant:"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import math
 import re
 import types
 import typing
-import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -181,26 +181,6 @@ def split(kind: Any, name: str) -> list[str]:
     return keys
 
 
-def check_ranges(config: object, path: str = "", **ranges: tuple[float, float]) -> None:
-    """ConfigError for the first field of `config` that is not in its range, ends included; None is in every range."""
-    for name, (low, high) in ranges.items():
-        value = getattr(config, name)
-        if value is not None and not low <= value <= high:
-            allowed = f"not in {_number(low)}..{_number(high)}" if high < math.inf else f"less than {_number(low)}"
-            raise ConfigError(f"{_join(path, name)}: {_number(value)} is {allowed}")
-
-
-def check_address(text: str, path: str, schemes: Sequence[str] = ("http", "https")) -> None:
-    """ConfigError unless `text` is the URL of a server."""
-    try:
-        parts = urllib.parse.urlsplit(text)
-        known = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0  # .port raises for no number
-    except ValueError:
-        known = False
-    if not known:
-        raise ConfigError(f"{path}: {shown(text)} is not an address such as {schemes[0]}://127.0.0.1:8090/page")
-
-
 def is_required(cls: Any, name: str) -> bool:
     """Whether the dataclass `cls` cannot be built without its field `name`."""
     return any(_is_required(field) for field in dataclasses.fields(cls) if field.name == name)
@@ -251,6 +231,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return "" if value in (None, "", {}, [], ()) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+@functools.cache
 def _comments(cls: type) -> dict[str, str]:
     """Field -> the comment on its line, from the class's source and its ancestors'."""
     found: dict[str, str] = {}
@@ -293,10 +274,6 @@ def shown(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.12g}"
 
 
 def _join(path: str, name: object) -> str:

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edge_runtime import flags, output
+from edge_runtime.checks import check_ranges
 from edge_runtime.errors import ConfigError, OutputError
-from edge_runtime.schema import check_ranges
 
 _EARLIER = datetime.timedelta(hours=1)  # a robot's clock may be behind ours
 _SIGNS = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # certificates and their revocation

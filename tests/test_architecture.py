@@ -9,7 +9,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # A leaf imports only leaves before it.
-LEAVES = ("errors", "slot", "timing", "schema", "flags", "json_file", "output", "notify", "systemd", "credentials")
+LEAVES = (
+    "errors",
+    "slot",
+    "timing",
+    "schema",
+    "checks",
+    "flags",
+    "json_file",
+    "output",
+    "notify",
+    "systemd",
+    "credentials",
+)
 
 FORBIDDEN = {
     "edge_runtime": ("policy_server", "torch", "onnxruntime", "onnx", "lerobot", "transformers"),

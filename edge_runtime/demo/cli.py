@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edge_runtime import flags, output
+from edge_runtime.checks import check_ranges
 from edge_runtime.config import Mode
 from edge_runtime.demo.comparison import MODES, Comparison, Run, Verdict
 from edge_runtime.demo.pictures import Views, plot_levels
 from edge_runtime.errors import ConfigError
-from edge_runtime.schema import check_ranges
 
 CHUNK = 50  # actions in a chunk of both shipped policies
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edge_runtime import flags, output
+from edge_runtime.checks import check_ranges
 from edge_runtime.config import NoRobotConfig, RobotConfig, StartConfig
 from edge_runtime.errors import CameraError, ConfigError, StreamError
 from edge_runtime.profiler.stand_in import SYNTHETIC
-from edge_runtime.schema import check_ranges
 
 
 @dataclass

@@ -8,8 +8,8 @@ import threading
 from dataclasses import dataclass
 
 from edge_runtime import flags
+from edge_runtime.checks import check_address, check_ranges
 from edge_runtime.errors import ConfigError, StreamError
-from edge_runtime.schema import check_address, check_ranges
 
 PATIENCE_S = 5.0
 

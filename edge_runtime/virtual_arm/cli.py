@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edge_runtime import flags
+from edge_runtime.checks import check_ranges
 from edge_runtime.errors import ConfigError
-from edge_runtime.schema import check_ranges
 
 if TYPE_CHECKING:
     from edge_runtime.virtual_arm.arm import VirtualArm

@@ -247,7 +247,6 @@ SOURCES: dict[str, tuple[Any, tuple[str, ...], int, str]] = {
     "a folder": ("{folder}", (), 74, "{source} is not a video that OpenCV can read"),
     "a device that films nothing": ("/dev/null", (), 74, "{source} cannot be opened: another program has it, or it"),
     "nobody at the address": ("http://127.0.0.1:9/x", (), 74, "{source} cannot be reached: Connection refused"),
-    "a page": (("text/html", b"<html>"), ("warmup_s=0",), 74, "{source} answers with text/html, which is not video"),
     "an error": (("text/html", b"", 404), (), 74, "{source} answers 404 Not Found"),
     "no frame": ((MJPEG,), ("warmup_s=0.1",), 74, "{source} answers, but gave no frame within 0.1 s (warmup_s)"),
     "another size": (
