@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import policy_server
 from tests.e2e.programs import WAIT_S, Arm, Server
 
-BUNDLES = Path(__file__).parents[2] / "policy_server" / "bundles"
+BUNDLES = Path(policy_server.__file__).parent / "bundles"
 
 
 def start(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+import policy_server
 from edge_runtime.wire.messages import Answer, Chunk, Failure, Joint, Observation
 from tests.e2e.programs import Arm, Edge, Server
 from tests.edge.scripted_server import POLICY, ScriptedServer
@@ -102,7 +103,7 @@ def test_one_inference_that_raises_with_an_empty_ring_starts_the_arm_all_the_sam
 
 
 def test_one_machine_starts_its_own_server(arm: Arm, folder: Path) -> None:
-    bundle = Path(__file__).parents[2] / "policy_server" / "bundles" / "act_so101_pick_place"
+    bundle = Path(policy_server.__file__).parent / "bundles" / "act_so101_pick_place"
     with Edge(folder, *arm.flags, f"--bundle={bundle}") as edge:
         edge.wait_for("-> running")
         assert edge.end() == 0, edge.text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import policy_server
 from tests.e2e.programs import Program, Server
 from tests.proxy import Link, Proxy
 from tests.server.bundles import write_bundle
@@ -55,7 +56,7 @@ def test_raw_frames_on_20_mbit(tmp_path: Path, seeing: Path) -> None:
 
 
 def test_its_own_server_and_rest_between_observations(tmp_path: Path) -> None:
-    bundle = Path(__file__).parents[2] / "policy_server" / "bundles" / STATE
+    bundle = Path(policy_server.__file__).parent / "bundles" / STATE
     profile(
         tmp_path,
         f"--bundle={bundle}",
