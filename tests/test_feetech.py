@@ -188,8 +188,10 @@ corrupted = st.builds(
     st.integers(0, 7),
     st.integers(1, 255),
 )
-foreign = st.builds(frame, st.integers(7, 253), st.just(0), bodies) | st.builds(
-    frame, st.integers(1, 6), st.just(0), st.binary(max_size=12).filter(lambda data: len(data) != 2)
+foreign = st.one_of(
+    st.builds(frame, st.integers(7, 253), st.just(0), bodies),
+    st.builds(frame, st.integers(1, 6), st.integers(0x80, 0xFF), bodies),
+    st.builds(frame, st.integers(1, 6), st.just(0), st.binary(max_size=12).filter(lambda data: len(data) != 2)),
 )
 echoes = st.just(feetech.sync_read(range(1, 7), "Present_Position")) | st.just(feetech.ping(1))
 bad = st.one_of(truncated, lost_byte, corrupted, foreign, echoes, st.binary(max_size=12))
@@ -246,6 +248,12 @@ def test_a_damaged_length_holds_up_nobody() -> None:
     """An answer that claims 240 bytes must not swallow the ones behind it."""
     good = bytes.fromhex("FF FF 02 04 00 55 08 9C")
     assert StatusDecoder([1, 2], 2).feed(bytes.fromhex("FF FF 01 F0 00 34 08 BE") + good) == [Frame(2, 0, b"\x55\x08")]
+
+
+def test_a_frame_that_is_cut_short_does_not_take_the_header_of_the_next_for_its_end() -> None:
+    """FF FF 01 04 00 FC with the next FF FF behind it has a right checksum by chance."""
+    good = bytes.fromhex("FF FF 02 04 00 55 08 9C")
+    assert StatusDecoder([1, 2], 2).feed(bytes.fromhex("FF FF 01 04 00 FC") + good) == [Frame(2, 0, b"\x55\x08")]
 
 
 def test_instructions_are_decoded_too_and_a_pause_ends_one() -> None:
