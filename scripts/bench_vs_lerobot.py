@@ -20,10 +20,10 @@ from pathlib import Path
 from edge_runtime import flags
 from edge_runtime.errors import ConfigError
 from versus import processes, table
+from versus.figures import FIGURES
 
 SKIPPED = 77
 VERSION = "0.6.1"
-QUALITY = 90  # JPEG, the default of edge-runtime
 
 
 @dataclass
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
 def _compare(config: BenchConfig, folder: Path, version: str) -> int:
     from versus import recording, scenarios  # MuJoCo and an engine: not before it is known that there is work
     from versus.motion import positions
-    from versus.sides import Edge, LeRobot, Place
+    from versus.sides import QUALITY, Edge, LeRobot, Place
 
     assert config.lerobot_python is not None
     assert config.checkpoint is not None
@@ -94,7 +94,7 @@ def _compare(config: BenchConfig, folder: Path, version: str) -> int:
     loads.append(os.getloadavg()[0])
     wire = next(each for each in fidelities if each.name == f"JPEG {QUALITY} 4:2:0")
     found |= {("jpeg_p99", "ours"): [wire.p99], ("jpeg_largest", "ours"): [wire.largest]}
-    lines = table.lines(scenarios.FIGURES, found)
+    lines = table.lines(FIGURES, found)
     how = (
         f"lerobot {version} against edge-runtime, {config.rounds} rounds of {config.seconds:g} s a run, median "
         f"(least–most); stub latency {config.latency_ms:g} ms; the client on processor {sorted(robot)}, all else on "

@@ -14,52 +14,18 @@ import numpy as np
 
 from versus import measures
 from versus.diary import Diary
+from versus.figures import SUMMED
 from versus.line import Line
 from versus.measures import Chunk, Pace
 from versus.processes import Program, free_port, hog
 from versus.sides import ROWS, Arm, Edge, LeRobot, Place, Side
-from versus.table import Row
-
-FIGURES = {
-    "idle_rate": Row("rate, idle", "Hz", more_is_worse=False, digits=3),
-    "idle_late_p99": Row("lateness p99, idle", "ms", digits=3),
-    "idle_jitter": Row("jitter of the period p99, idle", "ms", digits=3),
-    "busy_rate": Row("rate, busy core", "Hz", more_is_worse=False, digits=3),
-    "busy_late_p50": Row("lateness p50, busy core", "ms", digits=3),
-    "busy_late_p99": Row("lateness p99, busy core", "ms", times_less=50, digits=3),
-    "busy_sent_p99": Row("the same of the goal given to the robot", "ms", digits=3),
-    "busy_jitter": Row("jitter of the period p99, busy core", "ms", digits=3),
-    "slow_rate": Row("rate at 100 Mbit/s", "Hz", more_is_worse=False, digits=3),
-    "slow_late_p99": Row("lateness p99 at 100 Mbit/s", "ms", digits=3),
-    "observation": Row("observation, message", "bytes", times_less=16, digits=0),
-    "observation_wire": Row("all bytes up, an observation", "bytes", digits=0),
-    "jpeg_p99": Row("action change by JPEG 90, p99", "°", at_most=1.0, digits=2),
-    "jpeg_largest": Row("action change by JPEG 90, largest of 8000", "°", digits=2),
-    "observations_per_s": Row("observations sent, moving", "1/s", more_is_worse=False, digits=2),
-    "chunk": Row("chunk of 50×6, message", "bytes", times_less=50, digits=0),
-    "chunk_wire": Row("all bytes down, a chunk", "bytes", digits=0),
-    "merge_half": Row("merge of 50×6, 25 rows of it planned", "µs", times_less=300, digits=2),
-    "merge_all": Row("merge of 50×6, all planned", "µs", times_less=300, digits=2),
-    "merge_run": Row("merge in a run, ours with its checks", "µs", digits=0),
-    "forward": Row("server: forward (ours resizes in it)", "ms", digits=1),
-    "beyond": Row("server: beyond the forward", "ms", times_less=5, digits=2),
-    "moving_starved": Row("starved ticks, moving arm", "%", digits=2),
-    "still_starved": Row("starved ticks, still arm", "%", exactly=0.0, digits=2),
-    "repeated": Row("steps executed twice, all runs of a round", "", exactly=0.0, digits=0),
-    "broken": Row("clients that broke off, all runs of a round", "", exactly=0.0, digits=0),
-    "cpu": Row("client CPU, idle, of one core", "%", digits=1),
-    "rss": Row("client RSS, 15 MB of pictures in it", "MB", times_less=6, digits=0),
-    "recovery": Row("killed server serves again, until the next step", "s", digits=2),
-    "recovered": Row("recovers from a killed server, 1 = yes", "", exactly=1.0, digits=0),
-    "second_foreign": Row("two clients: steps of the other arm's actions", "%", exactly=0.0, digits=1),
-    "second_queue": Row("two clients: longest queue of the one that asked for 50", "", more_is_worse=False, digits=0),
-    "second_starved": Row("two clients: starved ticks of that one, still arm", "%", exactly=0.0, digits=1),
-}
-
-SUMMED = ("repeated", "broken")  # over the runs of a round
 
 SLOW = 100e6 / 8  # bytes/s
+DRAINED_S = 2.5  # 50 actions are executed by then
+START_S = 10.0  # of a server
 GIVE_UP_S = 15.0  # a client that has not recovered by then never will
+
+BEYOND = ("receive", "admit", "wait", "prepare", "finish")  # our server's stages beside the forward
 
 Found = dict[tuple[str, str], float]
 
@@ -119,7 +85,10 @@ def pace(setting: Setting, name: str) -> Found:
                     found["merge_run", column] = 1e6 * statistics.median(diary.facts["merge_s"])
                 elif column == "ours":
                     found["merge_run", column] = 1e6 * diary.facts["report"]["stages_s"]["merge"]["p50"]
-                    found |= _our_server(diary)
+                    found |= {("forward", column): _ms(diary, "infer"), ("beyond", column): _ms(diary, *BEYOND)}
+        if name == "idle":
+            raw = _run(setting, setting.ours, "idle-raw", ports["ours"], Arm(jpeg=False))
+            found["beyond_raw", "ours"] = _ms(raw, *BEYOND)
     if name == "idle":
         found |= _their_server(setting.theirs.notes(setting.place))
     return found
@@ -181,11 +150,12 @@ def recovery(setting: Setting) -> Found:
         with ExitStack() as stack:
             port = free_port()
             first = stack.enter_context(_served(side, setting.place, port))
-            seconds = 8.0 + GIVE_UP_S
+            seconds = 3.0 + DRAINED_S + START_S + GIVE_UP_S
             client = stack.enter_context(side.client(setting.place, f"recovery-{column}", port, Arm(), seconds))
             client.executes()
             time.sleep(3.0)
             first.kill()
+            time.sleep(DRAINED_S)
             stack.enter_context(_served(side, setting.place, port))
             serving_ns = time.monotonic_ns()
             diary = client.diary()
@@ -289,14 +259,12 @@ def _mishaps(diary: Diary, column: str) -> Found:
 
 def _their_server(notes: dict[str, list[float]]) -> Found:
     """Medians, of what LeRobot logs and of what its methods took."""
-    forward, predict = statistics.median(notes["forward"]), statistics.median(notes["predict"])
+    forward = statistics.median(notes["forward"])
     beyond = statistics.median(notes["deserialise"]) + statistics.median(notes["respond"]) - forward
-    assert predict <= statistics.median(notes["respond"])
-    return {("forward", "theirs"): 1e3 * forward, ("beyond", "theirs"): 1e3 * beyond}
+    found = {"forward": forward, "beyond": beyond, "beyond_raw": beyond}
+    return {(key, "theirs"): 1e3 * seconds for key, seconds in found.items()}
 
 
-def _our_server(diary: Diary) -> Found:
-    """Medians of the stages that each chunk reports."""
-    stages = diary.facts["report"]["stages_s"]
-    beyond = sum(stages[stage]["p50"] for stage in ("receive", "admit", "wait", "prepare", "finish"))
-    return {("forward", "ours"): 1e3 * stages["infer"]["p50"], ("beyond", "ours"): 1e3 * beyond}
+def _ms(diary: Diary, *stages: str) -> float:
+    """The sum of the medians of our server's `stages`, which each chunk reports."""
+    return sum(1e3 * float(diary.facts["report"]["stages_s"][stage]["p50"]) for stage in stages)

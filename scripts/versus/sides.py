@@ -16,6 +16,7 @@ from versus.motion import Motion
 from versus.processes import SCRIPTS, Cpus, Program
 
 ROWS = 50
+QUALITY = 90  # the default of edge-runtime
 PATIENCE_S = 60.0  # for a client to start
 
 
@@ -28,6 +29,7 @@ class Arm:
     picture: int = -1
     rows: int = ROWS
     aggregate: str = "weighted_average"
+    jpeg: bool = True  # ours; LeRobot knows raw frames only
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ class Edge:
                 "server_address": f"127.0.0.1:{port}",
                 "actions_per_chunk": arm.rows,
                 "aggregate_fn_name": arm.aggregate,
+                "jpeg_quality": QUALITY if arm.jpeg else 0,
                 "realtime": json.dumps(self.realtime),  # in quotes: off is a boolean in YAML
                 "duration_s": seconds + 2,
             }

@@ -100,9 +100,13 @@ def _cells(line: Line) -> list[str]:
     row = line.row
     unit = f" [{row.unit}]" if row.unit else ""
     values = [_shown(values, row.digits) for values in (line.theirs, line.ours, line.plain)]
-    times = "" if math.isnan(line.times) else f"{line.times:.3g}"
+    times = "" if math.isnan(line.times) else _ratio(line.times)
     met = {None: "", True: "met", False: "MISSED"}[line.met]
     return [row.what + unit, *values, times, _reach(row), met]
+
+
+def _ratio(times: float) -> str:
+    return f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
 
 
 def _reach(row: Row) -> str:
