@@ -277,6 +277,7 @@ REPAIRED = {  # what came -> ids that are asked again
     "a truncated frame": ([*GOOD[:3], GOOD[3][:5], *GOOD[4:]], (4,)),
     "a lost first byte": ([GOOD[0], GOOD[1][1:], *GOOD[2:]], (2,)),
     "a position that cannot be, past the checksum": ([feetech.frame(1, 0, b"\x08\xbe"), *GOOD[1:]], (1,)),
+    "an error byte that cannot be": ([status(1, 2100, 0x80), *GOOD[1:]], (1,)),
     "an id that was not asked": ([GOOD[0], status(7, 1000), *GOOD[2:]], (2,)),
     "another register's answer": ([GOOD[0], feetech.frame(2, 0, b"\x20"), *GOOD[2:]], (2,)),
     "a longer answer with a checksum's look": (
@@ -300,6 +301,17 @@ def test_what_is_not_whole_is_asked_again_within_the_tick(line: Line, case: str)
     assert port.misses == (0,) * 6
     assert port.retries == 1
     assert port.bad_frames + port.junk_bytes > 0 or case == "the last one missing"
+
+
+def test_a_servo_that_was_heard_is_not_heard_again_within_the_tick(line: Line) -> None:
+    """What it says while another is asked again is an answer to something older."""
+    replies = iter([[*GOOD[:2], damaged(GOOD[2]), *GOOD[3:]], [status(1, 99), GOOD[2]]])
+    line.answer = lambda request: b"".join(next(replies))
+    port = line.port(SHORT_NS)
+    loop = loop_on(port)
+    loop.tick(0)
+    assert ticks_of(loop) == list(TICKS)
+    assert line.requests == [ALL, feetech.sync_read((3,), "Present_Position")]
 
 
 INTACT = {
@@ -441,7 +453,7 @@ def test_a_cable_that_comes_out_while_waiting_ends_run(line: Line) -> None:
     assert len(faults[0].ticks) == 5
 
 
-WHOLE = st.builds(status, st.sampled_from((*IDS, 7)), st.integers(-7000, 7000), st.sampled_from((0, 4, 32)))
+WHOLE = st.builds(status, st.sampled_from((*IDS, 7)), st.integers(-7000, 7000), st.sampled_from((0, 4, 32, 0x80)))
 PIECE = st.one_of(
     WHOLE,
     st.tuples(WHOLE, st.integers(0, 7)).map(lambda cut: cut[0][: cut[1]]),
@@ -459,7 +471,9 @@ def test_no_mixture_of_bytes_yields_a_value_from_a_bad_frame(pieces: list[bytes]
     stream = b"".join(pieces)
     windows = [stream[at : at + 8] for at in range(len(stream) - 7)]
     whole = [
-        each for each in windows if each[:2] == b"\xff\xff" and each[3] == 4 and each[7] == feetech.checksum(each[2:7])
+        each
+        for each in windows
+        if each[:2] == b"\xff\xff" and each[3] == 4 and each[4] <= 0x7F and each[7] == feetech.checksum(each[2:7])
     ]
     heard = {(each[2], feetech.decode("Goal_Position", each[5:7])) for each in whole}
     line = Line(lambda request: stream)
