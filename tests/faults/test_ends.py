@@ -117,11 +117,14 @@ def test_a_full_disk_is_told_when_the_arm_is_at_rest(rig: Bench) -> None:
 
 def test_without_reconnect_a_lost_port_ends_the_run_and_stays_the_reason(rig: Bench) -> None:
     """Neither the record of the fault nor the summary can be written."""
-    full = ("--summary=/dev/full", "--fault_folder=/dev/full/faults")
+    records = rig.folder / "records"
+    full = ("--summary=/dev/full", f"--fault_folder={records}")
     with rig.fault(), rig.running("--robot.reconnect=false", *full) as edge:
+        records.rmdir()
+        records.touch()
         rig.bus.inject({"fault": "unplug"})
         assert edge.wait() == 74, edge.text
-        assert "fault_folder: cannot write into /dev/full/faults: Not a directory" in edge.text
+        assert f"fault_folder: cannot write into {records}: " in edge.text
         assert "summary: cannot write /dev/full: No space left on device" in edge.text
         assert edge.lines[-1].startswith("edge-runtime: the port is gone (")
 
