@@ -53,7 +53,8 @@ def test_a_stepped_wall_clock_moves_nothing(rig: Bench, tmp_path: Path, monkeypa
             with page.open("r+b") as file:
                 file.write(struct.pack("l", offset))
             rig.wait_for_goals(25)  # more than a chunk: there were answers in between
-        assert edge.lines[lines:] == []
+        said = [line for line in edge.lines[lines:] if "so_watch" not in line]  # virtual servos on a busy machine
+        assert said == []
         assert edge.end() == 0, edge.text
     minutes = {line[:16] for line in edge.lines if "INFO" in line}
     assert len(minutes) > 1, "the clock was never stepped"
