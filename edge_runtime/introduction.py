@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from edge_runtime.cameras import Camera
 from edge_runtime.config import StartConfig
@@ -53,13 +54,13 @@ def introduce(
     sees = config.similarity == "joint+image"
     if sees and not policy.cameras:
         raise ConfigError(f"similarity: joint+image, but policy {policy.name} has no camera")
+    cameras = tuple(
+        wanted[name] if config.resize and name in wanted else messages.Camera(name, *camera.shape)
+        for name, camera in views.items()
+    )
     hello = messages.Hello(
         joints=robot.joints,
-        cameras=tuple(
-            wanted[name] if config.resize and name in wanted else messages.Camera(name, *camera.shape)
-            for name, camera in views.items()
-            if name in wanted
-        ),
+        cameras=tuple(camera for camera in cameras if camera.name in wanted),
         extra_state=tuple(
             messages.ExtraState(vector.name, len(vectors[vector.name].read()))
             for vector in policy.extra_state
@@ -72,7 +73,7 @@ def introduce(
         image_tolerance=config.image_tolerance if sees else 0.0,
         robot=config.robot.id or "",
     )
-    found = differences(hello, policy)
+    found = differences(replace(hello, cameras=cameras), policy)  # whoever looks for a name sees all that there are
     if found:
         raise ProtocolError(f"robot and policy {policy.name} do not fit: " + "; ".join(found))
     compared = ", ".join(units) + (f"; {config.image_tolerance:g} levels in a picture" if sees else "")

@@ -1,0 +1,84 @@
+"""The one-place slot: the greatest order wins, whoever puts and however fast."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from edge_runtime.slot import Closed, LatestSlot
+
+
+def test_the_greater_order_wins_and_the_others_are_counted() -> None:
+    slot: LatestSlot[str] = LatestSlot()
+    assert [slot.put("a", 1), slot.put("c", 3), slot.put("b", 2), slot.put("C", 3)] == [True, True, False, True]
+    assert slot.take() == "C"
+    assert slot.dropped == 3  # a and c were displaced, b came too late
+    assert not slot.put("b", 2)  # order never goes back, a take included
+    assert slot.take(0) is None
+    slot.clear()
+    assert slot.put("a", 1)
+    assert slot.peek() == "a" == slot.take()
+
+
+def test_who_waits_is_woken_by_an_item_and_by_the_end() -> None:
+    slot: LatestSlot[int] = LatestSlot()
+    taken: list[int | None] = []
+
+    def consume() -> None:
+        try:
+            while True:
+                taken.append(slot.take(10))
+        except Closed:
+            taken.append(None)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    slot.put(7, 1)
+    while slot.peek() is not None:
+        threading.Event().wait(0.001)
+    slot.close()
+    slot.close()
+    thread.join(5)
+    assert taken == [7, None]
+    with pytest.raises(Closed):
+        slot.take()
+
+
+def test_four_producers_and_one_consumer() -> None:
+    """20 000 items: nobody raises, no put waits, and what is taken never goes back."""
+    slot: LatestSlot[int] = LatestSlot()
+    orders = iter(range(1, 20_001))
+    lock = threading.Lock()
+    refused = [0] * 4
+    taken: list[int] = []
+
+    def produce(number: int) -> None:
+        while True:
+            with lock:
+                order = next(orders, None)
+            if order is None:
+                return
+            refused[number] += not slot.put(order, order)
+
+    def consume() -> None:
+        try:
+            while (item := slot.take(10)) is not None:
+                taken.append(item)
+        except Closed:
+            pass
+
+    consumer = threading.Thread(target=consume)
+    producers = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
+    for thread in (consumer, *producers):
+        thread.start()
+    for thread in producers:
+        thread.join(30)
+    while slot.peek() is not None:
+        threading.Event().wait(0.001)
+    slot.close()
+    consumer.join(5)
+    assert taken == sorted(set(taken))
+    assert taken[-1] == 20_000
+    assert len(taken) + slot.dropped == 20_000
+    assert sum(refused) <= slot.dropped
