@@ -92,6 +92,7 @@ def _choose(kind: Any, raw: dict[Any, Any], path: str) -> Any:
 def _scalar(kind: Any, raw: Any) -> Any:
     """`raw` as a `kind`, or ValueError. Text that reads as a number is one; a boolean is not."""
     if is_literal(kind):
+        raw = "off" if raw is False else raw  # YAML 1.1 reads the bare word so
         for word in typing.get_args(kind):
             if str(raw) == str(word) and isinstance(raw, bool) == isinstance(word, bool):
                 return word

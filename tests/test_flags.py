@@ -405,3 +405,13 @@ def test_program_says_its_line_and_exits() -> None:
     )
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr == "edge-runtime: unknown flag --fsp; did you mean --fps?\n"
+
+
+def test_off_is_a_word_where_it_is_one_of_the_choices(tmp_path: Path) -> None:
+    arm = "--robot.type=so101_follower"
+    assert flags.parse(StartConfig, [arm, "--realtime=off"], "test").realtime == "off"
+    config = tmp_path / "c.yaml"
+    config.write_text("realtime: off\n")
+    assert flags.parse(StartConfig, [arm, f"--config_path={config}"], "test").realtime == "off"
+    with pytest.raises(ConfigError, match="mode"):
+        flags.parse(StartConfig, [arm, "--mode=off"], "test")
