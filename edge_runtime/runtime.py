@@ -8,10 +8,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from types import FrameType
 
 from edge_runtime import aggregation, fault_record, output, summary
 from edge_runtime._realtime import ActionRing, ActuatorLoop
@@ -21,6 +20,7 @@ from edge_runtime.arm import Arm, check_processors
 from edge_runtime.cameras import make_camera
 from edge_runtime.chronicle import Chronicle
 from edge_runtime.config import StartConfig
+from edge_runtime.ending import heeding
 from edge_runtime.episodes import Episodes, EpisodeSeries
 from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
 from edge_runtime.extra_state import make_vector
@@ -106,7 +106,7 @@ class Runtime:
     def run(self) -> None:
         """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
         parts = None
-        with self._signals():
+        with heeding(self._heed, signal.SIGTERM, signal.SIGINT):
             try:
                 with ExitStack() as stack:
                     parts = self._build(stack)
@@ -334,21 +334,11 @@ class Runtime:
         stack.callback(stop)
         thread.start()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _heed(self, number: int) -> None:
         """The first SIGTERM or SIGINT stops the run, a second makes the arm limp at once; more change nothing."""
-
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            if self._stop.is_set():
-                self._hurry.set()
-            self._stop.set()
-
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
 
     # -- reporting --------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,12 @@ import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_runtime import flags, systemd
+from edge_runtime.ending import at_end_of_stdin, heeding
 from edge_runtime.errors import ConfigError, UsageError
 from edge_runtime.schema import hint
 
@@ -63,19 +62,29 @@ def start(argv: list[str]) -> int:
     )
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core writes to stderr by itself what we say in one line
     stop: Future[None] = Future()
-    signals = _Signals(stop)
-    if config.until_stdin_closes:
-        threading.Thread(target=_stop_on_end_of_stdin, args=(stop,), name="stdin", daemon=True).start()
+    server: PolicyServer | None = None
 
-    import cv2
+    def heed(number: int) -> None:
+        if number == signal.SIGHUP:
+            if server is not None:  # else it has yet to read what it would read again
+                server.reload()
+        elif stop.done():  # asked twice: somebody is in a hurry
+            os._exit(128 + number)
+        else:
+            _finish(stop)
 
-    from policy_server.server import PolicyServer
+    with heeding(heed, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if config.until_stdin_closes:
+            at_end_of_stdin(lambda: _finish(stop))
 
-    cv2.setNumThreads(1)  # frames are decoded on the sessions' threads; a pool under them would only be in the way
-    with PolicyServer(config, _bundles(config)) as server:
-        signals.hang_up = server.reload
-        server.run(stop)
-        log.info("stopping")
+        import cv2
+
+        from policy_server.server import PolicyServer
+
+        cv2.setNumThreads(1)  # frames are decoded on the sessions' threads; a pool under them would only be in the way
+        with PolicyServer(config, _bundles(config)) as server:
+            server.run(stop)
+            log.info("stopping")
     return 0
 
 
@@ -102,36 +111,6 @@ def _bundles(config: ServerConfig) -> list[Bundle]:
     if config.model_dir is not None:
         paths += bundle.inside(config.model_dir)
     return [bundle.load(path) for path in paths]
-
-
-class _Signals:
-    """SIGTERM and SIGINT stop the server in good order, and the same one again does what it does by default.
-
-    SIGHUP calls `hang_up`. A handler runs between two lines of the main thread, maybe inside a lock: so all is done in
-    a thread, which gets the signals' numbers through a pipe.
-    """
-
-    def __init__(self, stop: Future[None]) -> None:
-        self.hang_up: Callable[[], None] = lambda: log.info("nothing to reload yet")
-        self._stop = stop
-        self._readable, writable = os.pipe()
-        os.set_blocking(writable, False)
-        signal.set_wakeup_fd(writable)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, frame: signal.signal(number, signal.SIG_DFL))
-        signal.signal(signal.SIGHUP, lambda number, frame: None)
-        threading.Thread(target=self._heed, name="signals", daemon=True).start()
-
-    def _heed(self) -> None:
-        while os.read(self._readable, 1)[0] == signal.SIGHUP:
-            self.hang_up()
-        _finish(self._stop)
-
-
-def _stop_on_end_of_stdin(stop: Future[None]) -> None:
-    while os.read(0, 4096):
-        pass
-    _finish(stop)
 
 
 def _finish(stop: Future[None]) -> None:

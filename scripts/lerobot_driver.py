@@ -22,7 +22,7 @@ from collections import defaultdict
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
+from queue import Queue, SimpleQueue
 from typing import Any
 
 import grpc
@@ -185,11 +185,11 @@ def serve(options: argparse.Namespace) -> None:
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
     services_pb2_grpc.add_AsyncInferenceServicer_to_server(service, server)
     server.add_insecure_port(f"127.0.0.1:{options.port}")
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    ended: SimpleQueue[None] = SimpleQueue()  # unlike an event's, its lock may be held when the handler runs
+    signal.signal(signal.SIGTERM, lambda *_: ended.put(None))
     server.start()
     print("serving", flush=True)
-    ended.wait()
+    ended.get()
     options.out.write_text(json.dumps(service.notes))
 
 

@@ -21,6 +21,7 @@ LEAVES = (
     "notify",
     "systemd",
     "credentials",
+    "ending",
 )
 
 FORBIDDEN = {

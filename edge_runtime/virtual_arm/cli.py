@@ -6,11 +6,9 @@ import importlib.util
 import json
 import logging
 import math
-import os
-import select
 import signal
-import sys
 import tempfile
+import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edge_runtime import flags
 from edge_runtime.checks import check_ranges
+from edge_runtime.ending import at_end_of_stdin, heeding
 from edge_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,10 +77,12 @@ class VirtualArmConfig:
 def main(argv: list[str]) -> int:
     config = flags.parse(VirtualArmConfig, argv, prog="edge-runtime virtual-arm")
     _check_extra()
-    end = _Ending()  # from here on a signal ends us in good order
-    with ExitStack() as stack:
+    ended = threading.Event()
+    with heeding(lambda number: ended.set(), signal.SIGTERM, signal.SIGINT), ExitStack() as stack:
         print(json.dumps(_open(config, stack)), flush=True)
-        end.wait(stdin=config.until_stdin_closes)
+        if config.until_stdin_closes:
+            at_end_of_stdin(ended.set)
+        ended.wait()
     return 0
 
 
@@ -154,22 +155,3 @@ def _open_cameras(config: VirtualArmConfig, model: object, arm: VirtualArm, stac
     except ConfigError as error:
         log.warning("virtual-arm: %s", error)
         return None
-
-
-class _Ending:
-    """Waits for SIGTERM, SIGINT or, if asked, the end of stdin; made in the main thread."""
-
-    def __init__(self) -> None:
-        self._signals, writer = os.pipe()
-        os.set_blocking(writer, False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
-        signal.set_wakeup_fd(writer)
-
-    def wait(self, *, stdin: bool) -> None:
-        """Return at a signal, also one that came earlier, or when nobody can write to stdin any more."""
-        sources = [self._signals, sys.stdin.fileno()] if stdin else [self._signals]
-        while True:
-            ready, _, _ = select.select(sources, [], [])
-            if self._signals in ready or not os.read(sys.stdin.fileno(), 4096):
-                return

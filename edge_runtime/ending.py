@@ -1,0 +1,51 @@
+"""What ends a program from outside: a signal, or the end of its stdin."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def heeding(act: Callable[[int], None], *numbers: int) -> Iterator[None]:
+    """Call `act` with the number of each of these signals that arrives while the context lasts; main thread only.
+
+    A handler runs between two lines of the main thread, maybe inside the very lock that it would take: setting an event
+    that the main thread is about to wait for is then a wait for ever. So a thread acts, told through a pipe, which
+    also reaches it while the main thread is deep in a library.
+    """
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    thread = threading.Thread(target=_act_on, args=(readable, act, numbers), name="signals", daemon=True)
+    before = {number: signal.signal(number, lambda number, frame: None) for number in numbers}
+    told_before = signal.set_wakeup_fd(writable)
+    thread.start()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(told_before)
+        os.close(writable)
+        thread.join()
+        os.close(readable)
+
+
+def _act_on(readable: int, act: Callable[[int], None], numbers: tuple[int, ...]) -> None:
+    while arrived := os.read(readable, 1):
+        if arrived[0] in numbers:
+            act(arrived[0])
+
+
+def at_end_of_stdin(act: Callable[[], None]) -> None:
+    """Call `act`, in a thread, when nobody can write to stdin any more: a child then ends with its parent."""
+
+    def read() -> None:
+        while os.read(0, 4096):
+            pass
+        act()
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()

@@ -1,0 +1,56 @@
+"""Signals as events: the lock that the main thread holds when one arrives is not waited for by the main thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from edge_runtime.ending import heeding
+
+IN_THE_LOCK = """
+import signal, threading
+from edge_runtime.config import NoRobotConfig, StartConfig
+from edge_runtime.runtime import Runtime
+from edge_runtime.ending import heeding
+
+runtime = Runtime(StartConfig(robot=NoRobotConfig()))
+with heeding(runtime._heed, signal.SIGTERM):
+    with runtime._stop._cond:  # where the main thread is for a moment whenever it begins to wait
+        signal.raise_signal(signal.SIGTERM)
+    runtime._stop.wait()
+print("ended")
+"""
+
+
+def test_a_signal_that_comes_inside_the_lock_of_the_event_it_sets_ends_the_run() -> None:
+    run = subprocess.run([sys.executable, "-c", IN_THE_LOCK], capture_output=True, text=True, timeout=20, check=False)
+    assert (run.returncode, run.stdout) == (0, "ended\n"), run.stderr
+
+
+def test_each_signal_is_acted_on_in_a_thread_in_the_order_of_arrival() -> None:
+    seen: list[tuple[int, str]] = []
+    both = threading.Event()
+
+    def act(number: int) -> None:
+        seen.append((number, threading.current_thread().name))
+        if len(seen) == 2:
+            both.set()
+
+    with heeding(act, signal.SIGHUP, signal.SIGUSR1):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGUSR1)
+        assert both.wait(10)
+    assert seen == [(signal.SIGHUP, "signals"), (signal.SIGUSR1, "signals")]
+
+
+def test_the_signals_are_as_before_after_it() -> None:
+    files = len(os.listdir("/proc/self/fd"))
+    before = signal.getsignal(signal.SIGUSR1)
+    with heeding(lambda number: None, signal.SIGUSR1):
+        assert signal.getsignal(signal.SIGUSR1) is not before
+    assert signal.getsignal(signal.SIGUSR1) is before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert len(os.listdir("/proc/self/fd")) == files
