@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
@@ -12,8 +11,6 @@ import yaml
 
 from edge_runtime import flags, systemd
 from edge_runtime.config import StartConfig
-from edge_runtime.errors import UsageError
-from edge_runtime.schema import hint
 from edge_runtime.supervisor.client import watch_over
 
 WORDS = {
@@ -40,16 +37,7 @@ def main() -> int:
 
 
 def dispatch(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        print("usage: edge-runtime WORD [--flag=value …]; edge-runtime WORD --help\n")
-        print("\n".join(f"  {word:<12} {what}" for word, (_, what) in WORDS.items()))
-        return 0
-    word, *rest = argv
-    if word not in WORDS:
-        raise UsageError(f"no word {word!r}: {hint(word, WORDS)}")
-    module, _, name = WORDS[word][0].partition(":")
-    code: int = getattr(importlib.import_module(module), name)(rest)
-    return code
+    return flags.dispatch("edge-runtime", WORDS, argv)
 
 
 def start(argv: list[str]) -> int:

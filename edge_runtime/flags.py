@@ -7,13 +7,14 @@ choices is used, and `schema` says what each field takes.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 import traceback
 import types
 import typing
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,24 @@ def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: st
             said += " (--debug shows where)"
         print(f"{prog}: {one_line(said)}", file=sys.stderr)
         return error.exit_code if isinstance(error, EdgeRuntimeError) else EdgeRuntimeError.exit_code
+
+
+def dispatch(prog: str, words: Mapping[str, tuple[str, str]], argv: Sequence[str]) -> int:
+    """Run the word that `argv` begins with, give its exit code; `words` are word -> (module:function, what it does).
+
+    A word's module is loaded when it is used. Raises UsageError for a word that is none.
+    """
+    if not argv or argv[0] in ("-h", "--help"):
+        print(f"usage: {prog} WORD [--flag=value …]; {prog} WORD --help\n")
+        width = max(map(len, words))
+        print("\n".join(f"  {word:<{width}}  {what}" for word, (_, what) in words.items()))
+        return 0
+    word, *rest = argv
+    if word not in words:
+        raise UsageError(f"no word {word!r}: {schema.hint(word, words)}")
+    module, _, name = words[word][0].partition(":")
+    code: int = getattr(importlib.import_module(module), name)(rest)
+    return code
 
 
 def one_line(text: str) -> str:

@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from edge_runtime.account import Account
-from edge_runtime.errors import ConfigError, OutputError
 from edge_runtime.timing import Histogram
 
-try:
-    from prometheus_client import CollectorRegistry, start_http_server
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-    from prometheus_client.registry import Collector
-except ImportError as error:
-    raise ConfigError(
-        "metrics_port: prometheus-client is not installed; pip install 'edge-runtime[metrics]'"
-    ) from error
-
-log = logging.getLogger(__name__)
-
-HOST = "127.0.0.1"
 PREFIX = "edge_runtime_"
 SECONDS = (1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 STATES = ("starting", "running", "draining", "holding", "fault", "stopping")
 _HEALTH = {"load": "percent of the duty", "voltage": "V", "temperature": "degrees Celsius", "current": "A"}
 
 
-class Metrics:
-    """Serves /metrics from entering to leaving; `port` is the one that was got."""
-
-    def __init__(self, port: int, account: Account) -> None:
-        self.port = port
-        self._registry = CollectorRegistry()
-        self._registry.register(_Run(account))
-
-    def __enter__(self) -> Metrics:
-        """Raises OutputError when the port cannot be had."""
-        try:
-            self._server, self._thread = start_http_server(self.port, HOST, self._registry)
-        except OSError as error:
-            reason = os.strerror(error.errno or 0).lower()
-            raise OutputError(f"metrics_port: {HOST}:{self.port}: {reason}") from error
-        self.port = self._server.server_port
-        log.info("metrics on http://%s:%d/metrics", HOST, self.port)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Run(Collector):
+class RunCollector(Collector):
     """A view of the account: nothing is counted here."""
 
     def __init__(self, account: Account) -> None:

@@ -217,9 +217,10 @@ class Runtime:
             config, hello, views, robot, loop, observer, stream, chronicle, self._state, self._stages, self._started_s
         )
         if config.metrics_port is not None:
-            from edge_runtime.metrics import Metrics  # prometheus-client: only for who asks for it
+            from edge_runtime.exposition import Exposition  # prometheus-client: only for who asks for it
+            from edge_runtime.metrics import RunCollector
 
-            stack.enter_context(Metrics(config.metrics_port, account))
+            stack.enter_context(Exposition(config.metrics_port, RunCollector(account)))
         if config.status and sys.stderr.isatty():
             self._onlookers.append(stack.enter_context(StatusLine(sys.stderr)))
         return _Parts(robot, loop, arm, chronicle, observer, stream, hello, account)

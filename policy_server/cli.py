@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 from edge_runtime import flags, systemd
 from edge_runtime.ending import at_end_of_stdin, heeding
 from edge_runtime.errors import ConfigError, UsageError
-from edge_runtime.schema import hint
 
 if TYPE_CHECKING:
     from policy_server.bundle import Bundle
@@ -37,16 +35,7 @@ def main() -> int:
 
 
 def dispatch(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        print("usage: policy-server WORD [--flag=value …]; policy-server WORD --help\n")
-        print("\n".join(f"  {word:<11} {what}" for word, (_, what) in WORDS.items()))
-        return 0
-    word, *rest = argv
-    if word not in WORDS:
-        raise UsageError(f"no word {word!r}: {hint(word, WORDS)}")
-    module, _, name = WORDS[word][0].partition(":")
-    code: int = getattr(importlib.import_module(module), name)(rest)
-    return code
+    return flags.dispatch("policy-server", WORDS, argv)
 
 
 def start(argv: list[str]) -> int:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -17,48 +13,15 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from edge_runtime.errors import OutputError
 from edge_runtime.timing import Histogram
 from policy_server.models import Models
 from policy_server.refusals import Refusals
 
-log = logging.getLogger(__name__)
-
-HOST = "127.0.0.1"
 SECONDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MODEL = ["model"]
 
 
-class Metrics:
-    """Serves /metrics from entering to leaving; `port` is the one that was got."""
-
-    def __init__(self, port: int, models: Models, refused: Refusals, version: str) -> None:
-        self.port = port
-        self._registry = CollectorRegistry()
-        self._registry.register(_Server(models, refused, version))
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
-
-    def __enter__(self) -> Metrics:
-        """Raises OutputError when the port cannot be had."""
-        try:
-            self._server, self._thread = start_http_server(self.port, HOST, self._registry)
-        except OSError as error:
-            reason = os.strerror(error.errno or 0).lower()
-            raise OutputError(f"metrics_port: {HOST}:{self.port}: {reason}") from error
-        self.port = self._server.server_port
-        log.info("metrics on http://%s:%d/metrics", HOST, self.port)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(Collector):
+class ServerCollector(Collector):
     """A view of the models: nothing is counted here, and what was unloaded is gone."""
 
     def __init__(self, models: Models, refused: Refusals, version: str) -> None:

@@ -13,8 +13,10 @@ from types import TracebackType
 from typing import Any
 
 import grpc
+from prometheus_client import PlatformCollector, ProcessCollector
 
 from edge_runtime.errors import ConfigError
+from edge_runtime.exposition import Exposition
 from edge_runtime.notify import Notifier
 from policy_server.access import Access
 from policy_server.address import Address
@@ -26,7 +28,7 @@ from policy_server.deadlines import Deadlines
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime, check
 from policy_server.health import Health
-from policy_server.metrics import Metrics
+from policy_server.metrics import ServerCollector
 from policy_server.model import Model
 from policy_server.models import PROGRESS_S, Models
 from policy_server.refusals import Refusals
@@ -89,7 +91,9 @@ class PolicyServer:
         if config.admin_socket is not None:
             self._doors.append(Admin(config.admin_socket, self._models))
         if config.metrics_port is not None:
-            self._doors.append(Metrics(config.metrics_port, self._models, refused, version))
+            seen = ServerCollector(self._models, refused, version)
+            process = (ProcessCollector(registry=None), PlatformCollector(registry=None))
+            self._doors.append(Exposition(config.metrics_port, seen, *process))
         self._open = ExitStack()
         self._health = Health({SERVICE}, HEALTH_PLACES, config.limits.handshake_s, self._deadlines)
         workers = config.max_sessions + HEALTH_PLACES + SPARE_WORKERS

@@ -22,6 +22,7 @@ LEAVES = (
     "systemd",
     "credentials",
     "ending",
+    "exposition",
 )
 
 FORBIDDEN = {
