@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from edge_runtime.wire.messages import Camera, ExtraState, Joint, Policy
 
 FORMAT = 1
 STATE = "observation.state"
+ACTION = "action"
 IMAGES = "observation.images."
 TASK = "task"
 SEED = "seed"
@@ -51,9 +53,19 @@ class Bundle:
         _check_files(self.path, _Fields(str(self.path / MANIFEST), self.manifest).table("files"))
 
     def reference(self) -> dict[str, npt.NDArray[Any]]:
-        """The stored pair: inputs by feature name, batch first, and the `action` they gave when exported."""
-        with np.load(self.path / "reference.npz", allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+        """The stored pair: inputs by feature name, batch first, and the `action` they gave when exported.
+
+        Raises ModelError when there is none, a pickle included.
+        """
+        path = self.path / "reference.npz"
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                pair = {name: stored[name] for name in stored.files}
+        except (OSError, ValueError, BadZipFile) as error:
+            raise ModelError(f"{path}: holds no stored pair ({error})") from error
+        if ACTION not in pair:
+            raise ModelError(f"{path}: holds no {ACTION!r} for its inputs {', '.join(pair)}")
+        return pair
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ import numpy as np
 
 from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
-from policy_server.bundle import STATE, Bundle, Feature, features
+from policy_server.bundle import ACTION, STATE, Bundle, Feature, features
 from policy_server.engines import Batch
 from policy_server.engines.fixed import FixedBatch
 from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
 
-ACTION = "action"
 _ONNX_TYPES = {"float32": "tensor(float)", "uint8": "tensor(uint8)"}
 
 

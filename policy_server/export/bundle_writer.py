@@ -16,8 +16,8 @@ import onnxruntime
 import torch
 
 from edge_runtime.wire.messages import Floats
-from policy_server.bundle import FORMAT, IMAGES, MANIFEST, STATE
-from policy_server.export.checkpoint import ACTION, Checkpoint
+from policy_server.bundle import ACTION, FORMAT, IMAGES, MANIFEST, STATE
+from policy_server.export.checkpoint import Checkpoint
 from policy_server.export.parity import Observation
 from policy_server.export.policies import Policy
 from policy_server.export.request import Request

@@ -13,14 +13,13 @@ import numpy.typing as npt
 from torch import Tensor
 
 from edge_runtime.errors import ConfigError, ModelError, UsageError
-from policy_server.bundle import IMAGES, STATE
+from policy_server.bundle import ACTION, IMAGES, STATE
 from policy_server.export import pipeline
 from policy_server.export.hub import cached
 from policy_server.export.normalisation import Affine, Statistics, normalise, unnormalise
 from policy_server.export.statistics import Normalisation, from_steps, from_weights
 from policy_server.export.weights import digest, read_weights, weight_files
 
-ACTION = "action"
 TYPES = ("act", "smolvla")
 T = TypeVar("T")
 Sizes = Mapping[str, tuple[int, int]]  # camera, or "" for all -> (height, width)

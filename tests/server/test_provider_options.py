@@ -17,10 +17,10 @@ import pytest
 from edge_runtime import flags
 from edge_runtime.errors import ConfigError, ModelError
 from policy_server import bundle
-from policy_server.bundle import features
+from policy_server.bundle import ACTION, features
 from policy_server.config import ServerConfig
 from policy_server.engines import act, cache, open_engine, options
-from policy_server.engines.act import ACTION, ActEngine
+from policy_server.engines.act import ActEngine
 from policy_server.engines.cache import BuiltFor
 from policy_server.engines.fixed import FixedBatch
 from policy_server.engines.providers import Runtime
