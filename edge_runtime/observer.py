@@ -17,19 +17,17 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-import cv2
 import numpy as np
 
 from edge_runtime._realtime import ActionRing, Record
-from edge_runtime.errors import DeviceError, ProtocolError, StreamError
-from edge_runtime.task import Task
+from edge_runtime.errors import ProtocolError, StreamError
+from edge_runtime.look import CannotSee, Look
 from edge_runtime.threshold import Threshold
 from edge_runtime.timing import SERVER_STAGES, LatencyWindow, StageTimes
-from edge_runtime.wire.messages import Answer, Chunk, Failure, Floats, Frame, Observation, Pixels, Policy, Skipped
+from edge_runtime.wire.messages import Answer, Chunk, Failure, Observation, Policy, Skipped
 
 log = logging.getLogger(__name__)
 
@@ -37,35 +35,6 @@ QUIET_S = 0.2  # between a skipped or failed observation and the next
 FAILURES_IN_A_ROW = 5
 LOST_AFTER_S = 1.0
 _REMEMBERED = 16  # sent observations whose answer may still come
-
-
-class CameraView(Protocol):
-    """The newest frame of a camera, and when it was grabbed."""
-
-    def latest(self) -> CameraFrame | None: ...
-
-
-class CameraFrame(Protocol):
-    @property
-    def pixels(self) -> Pixels: ...
-    @property
-    def time_ns(self) -> int: ...
-
-
-class Vector(Protocol):
-    def read(self) -> Floats: ...
-
-
-@dataclass(frozen=True)
-class Look:
-    """What an observation is made of: cameras and vectors by the policy's names, and how frames are fitted."""
-
-    policy: Policy
-    cameras: Mapping[str, CameraView]
-    vectors: Mapping[str, Vector]
-    resize: bool
-    max_frame_age_s: float
-    task: Task
 
 
 @dataclass(frozen=True)
@@ -262,16 +231,15 @@ class Observer:
         self.counts["must_go"] += sent.observation.must_go
 
     def _capture(self, record: Record, session: int, number: int, must_go: bool) -> Observation | None:
-        frames = self._frames()
-        if frames is None:
+        try:
+            frames = self._look.frames(self._clock_ns())
+            extra_state = self._look.extra_state()
+        except CannotSee as blind:
+            self.counts[f"unsent_{blind.reason}"] += 1
+            if blind.reason != self._blind:
+                log.warning("observations pause: %s", blind)
+                self._blind = blind.reason
             return None
-        extra: dict[str, Floats] = {}
-        for name, vector in self._look.vectors.items():
-            try:
-                extra[name] = vector.read()
-            except DeviceError as error:
-                self._cannot_see("extra_state", str(error))
-                return None
         if self._blind:
             log.info("observations go on")
             self._blind = ""
@@ -282,32 +250,11 @@ class Observer:
             timestep=record.timestep,
             must_go=must_go,
             state=np.asarray(record.positions, np.float32),
-            extra_state=extra,
+            extra_state=extra_state,
             frames=frames,
             task=self._look.task.text(),
             runs_dry_in_s=record.level / self._fps,
         )
-
-    def _frames(self) -> tuple[Frame, ...] | None:
-        """The newest frame of each camera in the policy's order, or None if one is missing or too old."""
-        frames = []
-        for camera in self._look.policy.cameras:
-            newest = self._look.cameras[camera.name].latest()
-            age_s = math.inf if newest is None else (self._clock_ns() - newest.time_ns) / 1e9
-            if newest is None or age_s > self._look.max_frame_age_s:
-                self._cannot_see("stale_frame", f"camera {camera.name}: the newest frame is {age_s:.1f} s old")
-                return None
-            pixels = newest.pixels
-            if self._look.resize and pixels.shape[:2] != (camera.height, camera.width):
-                pixels = cv2.resize(pixels, (camera.width, camera.height), interpolation=cv2.INTER_LINEAR)  # type: ignore[assignment]
-            frames.append(Frame.raw(camera.name, pixels))
-        return tuple(frames)
-
-    def _cannot_see(self, reason: str, sentence: str) -> None:
-        self.counts[f"unsent_{reason}"] += 1
-        if reason != self._blind:
-            log.warning("observations pause: %s", sentence)
-            self._blind = reason
 
     def _merge(self, chunk: Chunk, sent: _Sent, now_ns: int) -> None:
         observation, policy = sent.observation, self._look.policy

@@ -26,8 +26,9 @@ from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, Outp
 from edge_runtime.extra_state import make_vector
 from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
+from edge_runtime.look import Look
 from edge_runtime.notify import Notifier
-from edge_runtime.observer import Look, Observer
+from edge_runtime.observer import Observer
 from edge_runtime.queue_log import QueueLog
 from edge_runtime.robots import Robot, make_robot
 from edge_runtime.schema import hint

@@ -29,7 +29,8 @@ from edge_runtime import flags
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
 from edge_runtime.config import StartConfig
 from edge_runtime.demo.comparison import mcnemar
-from edge_runtime.observer import CameraView, Look, Observer
+from edge_runtime.look import CameraView, Look
+from edge_runtime.observer import Observer
 from edge_runtime.task import Task
 from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes

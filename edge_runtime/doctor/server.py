@@ -29,7 +29,8 @@ from edge_runtime.errors import (
 from edge_runtime.extra_state import NamedVector, make_vector
 from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
-from edge_runtime.observer import Look, Observer
+from edge_runtime.look import Look
+from edge_runtime.observer import Observer
 from edge_runtime.robots import Robot
 from edge_runtime.stream import PolicyStream
 from edge_runtime.task import Task

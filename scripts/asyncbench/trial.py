@@ -17,7 +17,8 @@ from asyncbench.server import Clock, Server
 from asyncbench.witness import Witness
 from asyncbench.world import World
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
-from edge_runtime.observer import Look, Observer
+from edge_runtime.look import Look
+from edge_runtime.observer import Observer
 from edge_runtime.task import Task
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.virtual_arm.episode import MAX_TICKS

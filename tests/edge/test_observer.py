@@ -11,7 +11,8 @@ import pytest
 
 from edge_runtime._realtime import ActionRing
 from edge_runtime.errors import ConfigError, DeviceError, ProtocolError, StreamError
-from edge_runtime.observer import FAILURES_IN_A_ROW, Look, Observer
+from edge_runtime.look import Look
+from edge_runtime.observer import FAILURES_IN_A_ROW, Observer
 from edge_runtime.task import Task
 from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes

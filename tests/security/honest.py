@@ -19,7 +19,8 @@ import numpy as np
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
 from edge_runtime.access import Access
 from edge_runtime.config import TlsConfig
-from edge_runtime.observer import Look, Observer
+from edge_runtime.look import Look
+from edge_runtime.observer import Observer
 from edge_runtime.stream import PolicyStream
 from edge_runtime.task import Task
 from edge_runtime.threshold import FixedThreshold
