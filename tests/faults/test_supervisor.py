@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +18,14 @@ from edge_runtime.config import SO101FollowerConfig, StopPolicy
 from edge_runtime.errors import BusError, EdgeRuntimeError
 from edge_runtime.motors.stopping import Axis, StopPlan
 from edge_runtime.robots.so_follower import SOFollower
+from edge_runtime.supervisor import process as supervisor_process
 from edge_runtime.supervisor.client import Supervisor
+from edge_runtime.supervisor.page import Page
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
 from edge_runtime.virtual_arm.frame_log import Entry
 
+SECOND = 1_000_000_000
 PATIENCE_NS = 300_000_000
 
 
@@ -52,12 +57,12 @@ def energise(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor, policy:
     arm.log.clear()
 
 
-def hang(arm: VirtualBus, supervisor: Supervisor) -> float:
-    """No tick comes any more; when the supervisor's first frame came, after that."""
-    began = time.monotonic()
-    supervisor.page.words[0] = time.monotonic_ns() + PATIENCE_NS
+def hang(arm: VirtualBus, supervisor: Supervisor) -> None:
+    """No tick comes any more, and the supervisor's first frame does, but not before its time."""
+    patient_until_ns = time.monotonic_ns() + PATIENCE_NS
+    supervisor.page.words[0] = patient_until_ns
     first = arm.log.wait_for(lambda entry: "WRITE" in entry.instruction, 10)
-    return first.time_s - began
+    assert first.time_s * SECOND >= patient_until_ns
 
 
 def torque(arm: VirtualBus) -> set[int]:
@@ -67,10 +72,6 @@ def torque(arm: VirtualBus) -> set[int]:
 def is_ramp(entry: Entry) -> bool:
     """Its first step."""
     return entry.request is None and entry.values.get(1) == {"Torque_Limit": 900}
-
-
-def is_torque_off(entry: Entry) -> bool:
-    return entry.request is None and any(values.get("Torque_Enable") == 0 for values in entry.values.values())
 
 
 def test_it_imports_next_to_nothing() -> None:
@@ -83,23 +84,35 @@ def test_it_imports_next_to_nothing() -> None:
 
 def test_a_loop_that_does_not_tick_loses_the_arm(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor) -> None:
     energise(arm, robot, supervisor)
-    began = time.monotonic()
-    assert 0.3 <= hang(arm, supervisor) < 1.0
+    hang(arm, supervisor)
     assert supervisor.has_acted
     supervisor.stand_down()
-    assert time.monotonic() - began < 0.3 + 2.0
     assert torque(arm) == {0}
 
 
-def test_ticks_in_time_keep_it_quiet(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor) -> None:
+def test_a_loop_that_ticks_keeps_it(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor) -> None:
     energise(arm, robot, supervisor)
-    for _ in range(8):
-        supervisor.page.words[0] = time.monotonic_ns() + PATIENCE_NS
-        with pytest.raises(TimeoutError):
-            arm.log.wait_for(is_torque_off, 0.1)
+    supervisor.page.words[0] = time.monotonic_ns() + 60 * SECOND
     supervisor.stand_down()
     assert not supervisor.has_acted
     assert torque(arm) == {1}
+
+
+def test_it_acts_when_the_last_tick_has_lost_its_patience_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that moves only while it sleeps: the loop begins to tick late, and hangs after ten seconds."""
+    page, now_ns, last_tick_ns = Page.create(), 0, 10 * SECOND
+
+    def sleep(readers: Any, writers: Any, others: Any, left_s: float) -> tuple[list[Any], ...]:
+        nonlocal now_ns
+        now_ns += round(left_s * SECOND)
+        page.words[0] = min(now_ns, last_tick_ns) + PATIENCE_NS
+        return [], [], []
+
+    monkeypatch.setattr(supervisor_process, "select", SimpleNamespace(select=sleep))
+    monkeypatch.setattr(supervisor_process, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
+    with socket.socket() as link:
+        assert not supervisor_process.is_ordered_before(link, page)
+    assert now_ns == last_tick_ns + PATIENCE_NS
 
 
 def test_park_leads_the_arm_to_rest_first(arm: VirtualBus, robot: SOFollower, supervisor: Supervisor) -> None:
@@ -124,15 +137,14 @@ def test_after_it_has_acted_the_next_time_is_as_the_first(
 
 
 @pytest.mark.parametrize("fault", [{"fault": "silent", "ids": [2]}, {"fault": "flags", "bits": "overload"}])
-def test_a_bad_bus_costs_it_two_seconds_at_most(
+def test_a_bad_bus_costs_it_no_more_than_its_alarm_allows(
     arm: VirtualBus, robot: SOFollower, supervisor: Supervisor, fault: dict[str, Any]
 ) -> None:
     energise(arm, robot, supervisor)
     arm.inject(fault)
     hang(arm, supervisor)
-    began = time.monotonic()
     supervisor.stand_down()
-    assert time.monotonic() - began < 2.2
+    assert supervisor._process.returncode in (0, -signal.SIGALRM)
     assert torque(arm) == {0}
 
 
@@ -140,9 +152,7 @@ def test_a_port_that_is_gone_is_not_waited_for(arm: VirtualBus, robot: SOFollowe
     energise(arm, robot, supervisor)
     arm.inject({"fault": "unplug"})
     supervisor.page.words[0] = time.monotonic_ns()
-    began = time.monotonic()
-    supervisor._process.wait(10)
-    assert time.monotonic() - began < 1.0
+    assert supervisor._process.wait(10) == 0  # by itself: its alarm would have come later
 
 
 def test_it_gives_the_port_back_to_who_opens_it_next(
@@ -209,15 +219,13 @@ def test_however_the_runtime_ends_the_arm_is_let_go_of(arm: VirtualBus, tmp_path
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline().strip().isdigit()
-    began = time.monotonic()
     if ending == "group":  # as systemd and terminals do, and the runtime dies of the last
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT):
             subprocess.run(["kill", f"-{number.name[3:]}", "--", f"-{process.pid}"], check=True)
     elif ending == "kill":
         process.kill()
-    assert arm.log.wait_for(is_ramp, 10).time_s - began <= 0.5
+    arm.log.wait_for(is_ramp, 10)
     assert "the runtime is gone: limp" in process.stderr.read()  # to the end: it has ended too
-    assert time.monotonic() - began < 2.2
     assert torque(arm) == {0}
     process.wait()
     for stream in (process.stdin, process.stdout, process.stderr):
