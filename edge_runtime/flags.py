@@ -7,8 +7,10 @@ choices is used, and `schema` says what each field takes.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import signal
 import sys
 import traceback
 import types
@@ -20,8 +22,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from edge_runtime import schema
-from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, UsageError
+from edge_runtime import output, schema
+from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, OutputError, UsageError
 
 T = TypeVar("T")
 CONFIG_PATH = "config_path"
@@ -31,19 +33,25 @@ def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: st
     """Run a program and give its exit code: one line on stderr for an error, a traceback only with --debug."""
     debug = "--debug" in argv or "--debug=true" in argv
     try:
-        return function(list(argv))
+        try:
+            return function(list(argv))
+        finally:
+            output.flush()  # at exit only the interpreter could tell
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
     except Exception as error:  # the last door: whatever is not ours is an internal error
         if isinstance(error, PermissionError) and error.filename:  # a folder on the way to a file that a user names
             error = AccessError(f"{error.filename}: this user may not look there")
+        if isinstance(error.__cause__, BrokenPipeError) and isinstance(error, OutputError):  # `| head` has seen enough
+            return 128 + signal.SIGPIPE
         ours = isinstance(error, EdgeRuntimeError)
         said = str(error) if ours else f"internal error: {type(error).__name__}: {error}"
         if debug:
             traceback.print_exc()
         elif not ours:
             said += " (--debug shows where)"
-        print(f"{prog}: {one_line(said)}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # a terminal that was closed
+            print(f"{prog}: {one_line(said)}", file=sys.stderr)
         return error.exit_code if isinstance(error, EdgeRuntimeError) else EdgeRuntimeError.exit_code
 
 
@@ -53,9 +61,9 @@ def dispatch(prog: str, words: Mapping[str, tuple[str, str]], argv: Sequence[str
     A word's module is loaded when it is used. Raises UsageError for a word that is none.
     """
     if not argv or argv[0] in ("-h", "--help"):
-        print(f"usage: {prog} WORD [--flag=value …]; {prog} WORD --help\n")
         width = max(map(len, words))
-        print("\n".join(f"  {word:<{width}}  {what}" for word, (_, what) in words.items()))
+        table = "\n".join(f"  {word:<{width}}  {what}" for word, (_, what) in words.items())
+        output.say(f"usage: {prog} WORD [--flag=value …]; {prog} WORD --help\n\n{table}")
         return 0
     word, *rest = argv
     if word not in words:
@@ -79,7 +87,7 @@ def parse(config_class: type[T], argv: Sequence[str], prog: str, *, positional: 
     file that cannot be read, an unknown key, a missing field or a value of the wrong type.
     """
     if "--help" in argv or "-h" in argv:
-        print(help_text(config_class, prog, positional))
+        output.say(help_text(config_class, prog, positional))
         raise SystemExit(0)
     settings, words = _read_flags(config_class, argv, prog)
     if words:

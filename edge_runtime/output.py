@@ -1,8 +1,11 @@
-"""Files that a program writes once it is done, and looks at before it begins."""
+"""What a program writes: its stdout, and files, which it looks at before it begins."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from edge_runtime.errors import OutputError
@@ -42,6 +45,29 @@ def write(path: Path, text: str, setting: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"{setting}: cannot write {path}: {error.strerror or error}") from error
+
+
+def say(text: str) -> None:
+    """A line on stdout, at once. Raises OutputError when nobody reads it any more, or it is a file on a full disk."""
+    with _stdout():
+        print(text, flush=True)
+
+
+def flush() -> None:
+    """Raises OutputError when what was printed does not arrive."""
+    with _stdout():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _stdout() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # or the interpreter tries again at exit
+        os.close(nowhere)
+        raise OutputError(f"stdout: {(error.strerror or str(error)).lower()}") from error
 
 
 def _may_write(path: Path) -> bool:

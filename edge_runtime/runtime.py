@@ -55,7 +55,13 @@ def start(config: StartConfig, supervisor: Supervisor | None = None) -> int:
 
 
 def print_summary(account: Account) -> None:
-    print(summary.text(account.report()), flush=True)
+    output.say(summary.text(account.report()))
+
+
+def _ends() -> list[int]:
+    """The signals that stop a run: SIGHUP, of a terminal that is closed, unless it was told to outlive it (nohup)."""
+    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hang_up]
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class Runtime:
     def run(self) -> None:
         """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
         parts = None
-        with heeding(self._heed, signal.SIGTERM, signal.SIGINT):
+        with heeding(self._heed, *_ends()):
             try:
                 with ExitStack() as stack:
                     parts = self._build(stack)
@@ -302,7 +308,7 @@ class Runtime:
                     onlooker.see(record, parts.account)
                 if self._config.dry_run and now_s >= print_at_s:
                     print_at_s = now_s + PRINT_GOALS_EVERY_S
-                    print("goal " + " ".join(f"{value:.1f}" for value in record.goal), flush=True)
+                    output.say("goal " + " ".join(f"{value:.1f}" for value in record.goal))
             observer.observe(record)
 
     # -- stopping ---------------------------------------------------------------------------------------------------
@@ -337,7 +343,7 @@ class Runtime:
         thread.start()
 
     def _heed(self, number: int) -> None:
-        """The first SIGTERM or SIGINT stops the run, a second makes the arm limp at once; more change nothing."""
+        """The first signal stops the run, a second makes the arm limp at once; more change nothing."""
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
@@ -346,8 +352,10 @@ class Runtime:
 
     def _report(self, account: Account) -> None:
         account.error = str(self._failure) if self._failure else None
-        self._tell(account)
-        if self._config.summary is not None:
-            summary.write(account.report(), self._config.summary)
-        if self._config.queue_log is not None:
-            self._queue_log.write(self._config.queue_log)
+        try:
+            if self._config.summary is not None:
+                summary.write(account.report(), self._config.summary)
+            if self._config.queue_log is not None:
+                self._queue_log.write(self._config.queue_log)
+        finally:
+            self._tell(account)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from types import TracebackType
 from typing import TextIO
@@ -49,8 +50,9 @@ class StatusLine:
         return True
 
     def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+        with contextlib.suppress(OSError):  # a terminal that was closed
+            self._out.write(text)
+            self._out.flush()
 
 
 def line(account: Account, rate_hz: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -415,3 +416,21 @@ def test_off_is_a_word_where_it_is_one_of_the_choices(tmp_path: Path) -> None:
     assert flags.parse(StartConfig, [arm, f"--config_path={config}"], "test").realtime == "off"
     with pytest.raises(ConfigError, match="mode"):
         flags.parse(StartConfig, [arm, "--mode=off"], "test")
+
+
+HELP = [sys.executable, "-m", "edge_runtime.cli", "start", "--help"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    with subprocess.Popen(HELP, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        run.stdout.close()
+        _, said = run.communicate(timeout=30)
+    assert (run.returncode, said) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("words", [HELP, [*HELP[:3], "--help"]], ids=["more than a buffer", "less than one"])
+def test_output_that_does_not_fit_on_the_disk_is_told(words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stderr) == (73, "edge-runtime: stdout: no space left on device\n")

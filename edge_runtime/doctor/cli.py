@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 
-from edge_runtime import flags
+from edge_runtime import flags, output
 from edge_runtime.cli import log_to_stderr
 from edge_runtime.config import NoRobotConfig, RobotConfig, SOFollowerConfig, StartConfig
 from edge_runtime.doctor import packages
@@ -47,7 +47,7 @@ def _report(config: DoctorConfig) -> int:
         if not config.json:
             if not findings or findings[-1].group != finding.group:
                 print(f"\n{finding.group}")
-            print(finding, flush=True)
+            output.say(str(finding))
         findings.append(finding)
     code = next((finding.exit_code for finding in findings if finding.state == "failed"), 0)
     if config.json:

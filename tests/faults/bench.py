@@ -57,14 +57,13 @@ class GoalLog(FrameLog):
 
 
 @dataclass
-class Bench:
-    """One arm, one server and the link between them, for one runtime at a time."""
+class ArmBench:
+    """One arm, and the address of its policy server, for one runtime at a time."""
 
+    folder: Path
     bus: VirtualBus
     log: GoalLog
-    server: ScriptedServer
-    proxy: Proxy
-    folder: Path
+    address: str
 
     @contextmanager
     def running(self, *flags: str) -> Iterator[Edge]:
@@ -74,13 +73,17 @@ class Bench:
             yield edge
 
     def start(self, *flags: str) -> Edge:
-        return Edge(
-            self.folder,
+        return Edge(self.folder, *self.flags, *flags)
+
+    @property
+    def flags(self) -> list[str]:
+        """What tells `edge-runtime start` about this arm and its server."""
+        return [
             *("--robot.type=so101_follower", f"--robot.port={self.folder}/arm", "--robot.id=virtual"),
-            *(f"--robot.calibration_dir={self.folder}", f"--server_address={self.proxy.address}"),
+            *(f"--robot.calibration_dir={self.folder}", f"--server_address={self.address}"),
             *(f"--fault_folder={self.folder}/faults", f"--summary={self.folder}/summary.json"),
-            *("--chunk_size_threshold=0.5", "--robot.max_missed_replies=8", *flags),
-        )
+            *("--chunk_size_threshold=0.5", "--robot.max_missed_replies=8"),
+        ]
 
     @contextmanager
     def fault(self, *orders: dict[str, Any]) -> Iterator[None]:
@@ -129,6 +132,14 @@ class Bench:
             assert all(abs(later[servo] - earlier[servo]) <= STEP * TICKS_PER_UNIT[servo] for servo in later)
 
 
+@dataclass
+class Bench(ArmBench):
+    """And that server, with the link to it."""
+
+    server: ScriptedServer
+    proxy: Proxy
+
+
 def writes(entry: Entry, register: str, value: int | None = None) -> bool:
     """Whether the entry is an instruction that writes `register`."""
     if entry.request is not None or "WRITE" not in entry.instruction or register not in entry.registers:
@@ -147,13 +158,20 @@ def cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def bench(folder: Path, **of_server: Any) -> Iterator[Bench]:
+def arm(folder: Path) -> Iterator[tuple[VirtualBus, GoalLog]]:
+    """A virtual arm at `folder`/arm with its calibration beside it."""
     write_calibration(folder, "virtual")
+    bus = VirtualBus(link=folder / "arm", seed=7)
+    bus.log = log = GoalLog(10_000)
+    with bus:
+        yield bus, log
+
+
+@contextmanager
+def bench(folder: Path, **of_server: Any) -> Iterator[Bench]:
     server = ScriptedServer(**({"answer": swing, "policy": policy()} | of_server))
     try:
-        bus = VirtualBus(link=folder / "arm", seed=7)
-        bus.log = log = GoalLog(10_000)
-        with bus, Proxy(server.address, seed=7) as proxy:
-            yield Bench(bus, log, server, proxy, folder)
+        with arm(folder) as (bus, log), Proxy(server.address, seed=7) as proxy:
+            yield Bench(folder, bus, log, proxy.address, server, proxy)
     finally:
         server.kill()
