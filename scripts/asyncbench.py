@@ -32,7 +32,7 @@ SEEDS = {"default": 100, "quick": 20, "reference": 40}
 class BenchConfig:
     """Runs a grid of cells. With any of `worlds` to `thresholds` set: all combinations of those instead of a grid."""
 
-    output: Path = Path("out/asyncbench")  # folder for results.jsonl, table.md, table.csv and latency.png
+    output: Path = Path("out/asyncbench")  # folder for results.jsonl, table.md, table.csv and plots
     policy: Literal["state", "images"] = "state"
     grid: Literal["default", "quick", "reference"] = "default"
     quick: bool = False  # --grid=quick
@@ -81,7 +81,9 @@ def main(argv: list[str]) -> int:
     (config.output / "table.csv").write_text(to_csv(rows))
     text = "\n".join([to_markdown(rows), *reach.lines(rows), ""])
     (config.output / "table.md").write_text(text)
+    plots.levels(cells, config.first_seed, config.output / "levels.png")
     plots.against_latency(rows, config.output / "latency.png")
+    plots.methods(rows, config.output / "methods.png")
     print(text, end="")
     return 0
 

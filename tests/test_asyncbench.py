@@ -31,7 +31,11 @@ from asyncbench.trial import Trial  # noqa: E402
 from asyncbench.world import World  # noqa: E402
 
 CELL = Cell("state", "still", 50, "constant-300", "latest_only", 0.5)
-FLAGS = ("--worlds=[moved]", "--links=[lognormal-500]", "--methods=[sequential,linear_blend]", "--seeds=2")
+FLAGS = (
+    *("--worlds=[still,moved]", "--links=[constant-300,lognormal-500]", "--methods=[sequential,linear_blend]"),
+    *("--thresholds=[0.5,auto]", "--seeds=2"),
+)
+PICTURES = {"latency.png", "levels.png", "methods.png"}
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +54,28 @@ def outcome(seed: int, *, success: bool, ticks: int = 100, starved: int = 0) -> 
     return Outcome(seed, success, ticks, starved, 0, 4, 0, 0, 90, 0.5, Seams(4, 20.0, 8.0, 9.0))
 
 
-def test_a_grid_gives_the_same_bytes_on_any_number_of_processes_and_after_an_interruption(tmp_path: Path) -> None:
+def test_a_grid_gives_the_same_bytes_again_on_any_number_of_processes_and_after_an_interruption(tmp_path: Path) -> None:
     whole = bench(tmp_path / "whole", "--processes=2")
-    assert set(whole) == {"table.csv", "table.md"}
-    assert whole["table.csv"].count(b"\n") == 3
+    assert set(whole) == {"table.csv", "table.md", *PICTURES}
+    assert whole["table.csv"].count(b"\n") == 1 + 12
+    assert bench(tmp_path / "again", "--processes=1") == whole
 
     measured = (tmp_path / "whole" / "results.jsonl").read_text().splitlines(keepends=True)
-    assert len(measured) == 4
+    assert len(measured) == 24
     (tmp_path / "resumed").mkdir()
     (tmp_path / "resumed" / "results.jsonl").write_text("".join(measured[:2]) + measured[2][:50] + "\n")
     assert bench(tmp_path / "resumed", "--processes=1") == whole
+
+
+def test_the_queue_is_seen_tick_by_tick(state_policy: LoadedPolicy) -> None:
+    """At 300 ms: nine ticks of nothing, a whole chunk, and never again empty; half of a chunk is when to ask."""
+    trial = Trial(state_policy, LatestOnly(), CELL, 0)
+    seen = trial.run()
+    levels = [level for level, _ in trial.queue]
+    assert len(levels) == seen.ticks
+    assert levels[:10] == [0] * 9 + [50]
+    assert 0 not in levels[9:]
+    assert {asks_at for _, asks_at in trial.queue} == {25}
 
 
 def test_results_of_other_code_do_not_count(tmp_path: Path) -> None:

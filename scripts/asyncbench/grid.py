@@ -49,7 +49,7 @@ def default(policy: str) -> list[Cell]:
         policy,
         links=("constant-100", "constant-300", "constant-500"),
         methods=("latest_only", "linear_blend"),
-        thresholds=(0.5, 0.7, 0.9),
+        thresholds=(0.0, 0.5, 0.7, 0.9),
     )
     short = product(
         policy,
@@ -63,11 +63,15 @@ def default(policy: str) -> list[Cell]:
 
 
 def quick(policy: str) -> list[Cell]:
-    return product(
+    methods = product(
         policy,
         links=("constant-300", "lognormal-500"),
         methods=("sequential", "latest_only", "weighted_average", "linear_blend"),
     )
+    fixed = product(
+        policy, worlds=("still",), links=("constant-300",), methods=("linear_blend",), thresholds=(0.0, 0.5, 0.7)
+    )
+    return sorted(_once([*methods, *fixed]), key=_order)
 
 
 def reference(policy: str) -> list[Cell]:

@@ -54,6 +54,7 @@ class Trial:
             history=1,
         )
         latency = _measured(cell.link, seed)
+        threshold = method.ask_at(cell.actions, cell.threshold, latency)
         self._observer = Observer(
             Look(policy.description, policy.views(self._clock), policy.vectors, False, MAX_FRAME_AGE_S, Task("")),
             self._ring,
@@ -61,12 +62,14 @@ class Trial:
             on_lost=lambda: None,
             stages=StageTimes((*STAGES, "round_trip")),
             fps=FPS,
-            threshold=method.ask_at(cell.actions, cell.threshold, latency),
+            threshold=threshold,
             latency=latency,
             rows=rows,
             clock_ns=self._clock,
         )
         self._starved_before: int | None = None  # the first chunk
+        self._threshold = threshold
+        self.queue: list[tuple[int, int]] = []  # by tick: the level, and the level at which the next chunk is asked for
 
     def run(self) -> Outcome:
         """The same numbers every time."""
@@ -96,6 +99,7 @@ class Trial:
         self._loop.tick(now_ns)
         self._witness.tick(now_ns)
         record = self._loop.record
+        self.queue.append((record.level, self._threshold.rows))
         self._observer.observe(record)
         self._world.advance()
         self._clock.tick += 1
