@@ -1,4 +1,12 @@
-"""Things that are to happen unless something else happens before: one thread, asleep until the earliest."""
+"""Things that are to happen unless something else happens before: one thread, asleep until the earliest.
+
+Set and cleared several times for each message, so neither takes a lock nor wakes the thread as a rule: single steps on
+a dictionary, each whole by the interpreter's own lock, in this order.
+
+1. `set` stores the time, then looks when the thread will be awake, and wakes it if that is too late.
+2. The thread says that it is about to look (awake: never, so that every `set` waits for it), looks, then says until
+   when it sleeps. So it has seen a time, or whoever stored it has seen when it wakes.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +23,7 @@ class Deadlines:
         self._changed = threading.Condition()
         self._due: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._awake_s = math.inf  # when the thread will look
+        self._shortest_s = math.inf  # that anybody ever gave
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="deadlines", daemon=True)
 
@@ -30,15 +39,15 @@ class Deadlines:
 
     def set(self, key: Hashable, seconds: float, passed: Callable[[], None]) -> None:
         at_s = time.monotonic() + seconds
-        with self._changed:
-            self._due[key] = (at_s, passed)
-            if at_s < self._awake_s:  # a later one is found when the thread wakes anyway
+        self._due[key] = (at_s, passed)
+        if at_s < self._awake_s:  # a later one is found when the thread wakes anyway
+            with self._changed:
+                self._shortest_s = min(self._shortest_s, seconds)
                 self._changed.notify()
 
     def clear(self, key: Hashable) -> None:
         """`key` will not be called back, if it was not already; clearing twice is harmless."""
-        with self._changed:
-            self._due.pop(key, None)
+        self._due.pop(key, None)
 
     def _run(self) -> None:
         while passed := self._wait():
@@ -49,10 +58,14 @@ class Deadlines:
         """Those whose time has passed, once it has; they are no longer due. None once stopped."""
         with self._changed:
             while not self._closed:
+                self._awake_s = math.inf
                 now_s = time.monotonic()
-                late = [key for key, (at_s, _) in self._due.items() if at_s <= now_s]
+                due = list(self._due.items())
+                late = [key for key, (at_s, _) in due if at_s <= now_s]
                 if late:
-                    return [self._due.pop(key)[1] for key in late]
-                self._awake_s = min((at_s for at_s, _ in self._due.values()), default=math.inf)
+                    return [entry[1] for key in late if (entry := self._due.pop(key, None)) is not None]
+                if due:
+                    # Not beyond the shortest: the next of its kind would have to wake the thread.
+                    self._awake_s = min(now_s + self._shortest_s, *(at_s for _, (at_s, _) in due))
                 self._changed.wait(None if self._awake_s == math.inf else self._awake_s - now_s)
             return []

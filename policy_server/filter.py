@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -35,7 +36,7 @@ class Filter:
             return None
         if observation.timestep == last.observation.timestep:
             return "already_predicted"
-        if np.linalg.norm(observation.state - last.observation.state) >= self._tolerance:
+        if not self._tolerance or math.dist(observation.state, last.observation.state) >= self._tolerance:
             return None
         if self._image_tolerance and last.difference(_Seen(observation)) >= self._image_tolerance:
             return None
