@@ -83,6 +83,7 @@ class ArmBench:
             *(f"--robot.calibration_dir={self.folder}", f"--server_address={self.address}"),
             *(f"--fault_folder={self.folder}/faults", f"--summary={self.folder}/summary.json"),
             *("--chunk_size_threshold=0.5", "--robot.max_missed_replies=8"),
+            "--robot.bus_timeout_ms=25",  # the virtual servos share the machine with whatever else it does
         ]
 
     @contextmanager

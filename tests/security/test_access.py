@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from ..server.robots import ACT, DESCRIBE, watch_health
 from .conftest import describe, robot_tls
 
 NOBODY = 65534
-WITHIN_S = 2.0  # promised is 1 s on a machine that has nothing else to do
 Tokens = Callable[..., Path]
 
 
@@ -75,11 +73,9 @@ def log() -> Iterator[Log]:
 
 
 def refused(access: Access) -> str:
-    """The sentence of the AccessError, which has to come at once and is exit 77."""
-    started_s = time.monotonic()
+    """The sentence of the AccessError, which is exit 77 and not tried again: patience ends with a StreamError."""
     with pytest.raises(AccessError) as error:
         describe(access)
-    assert time.monotonic() - started_s < WITHIN_S
     assert error.value.exit_code == 77
     said = str(error.value)
     assert said.startswith(access.address)

@@ -155,17 +155,16 @@ def test_an_observation_that_never_ends_is_ended(seeing: Path) -> None:
 def test_the_deadline_of_an_observation_that_came_is_off(seeing: Path) -> None:
     policy = bundle.load(seeing).policy
     with (
-        serving(seeing, limits=LimitsConfig(unfinished_s=0.3, idle_s=1.0)) as server,
+        serving(seeing, limits=LimitsConfig(unfinished_s=1.0, idle_s=1.2)) as server,
         Robot(server.address, hello_to(policy)) as robot,
     ):
         assert isinstance(robot.welcomed().ask(look(7, frames=(frame(),))), Chunk)
-        assert status_of(robot) == (LATE, "nothing heard for 1 s")  # and not: unfinished, before that
+        assert status_of(robot) == (LATE, "nothing heard for 1.2 s")  # and not: unfinished, before that
 
 
 def test_who_says_nothing_for_long_is_ended(tiny: Path, policy: Policy) -> None:
     with serving(tiny, limits=LimitsConfig(idle_s=0.3)) as server, Robot(server.address, hello_to(policy)) as robot:
-        assert isinstance(robot.welcomed().ask(look(1)), Chunk)
-        assert status_of(robot) == (LATE, "nothing heard for 0.3 s")
+        assert status_of(robot.welcomed()) == (LATE, "nothing heard for 0.3 s")
 
 
 # How many there may be.
@@ -281,7 +280,7 @@ def test_half_open_calls_cost_nobody_a_place(tiny: Path, policy: Policy) -> None
 
 def test_a_question_about_health_that_is_never_asked_is_given_up(tiny: Path) -> None:
     with (
-        serving(tiny, limits=LimitsConfig(handshake_s=0.3)) as server,
+        serving(tiny, limits=LimitsConfig(handshake_s=1.0)) as server,
         grpc.insecure_channel(server.address) as channel,
     ):
         calls = [channel.stream_stream(CHECK)(silence()) for _ in range(12)]
@@ -297,14 +296,14 @@ def test_a_question_about_health_that_is_never_asked_is_given_up(tiny: Path) -> 
 
 def test_sessions_that_say_no_hello_free_their_places(tiny: Path, policy: Policy) -> None:
     with (
-        serving(tiny, max_sessions=2, limits=LimitsConfig(handshake_s=0.3)) as server,
+        serving(tiny, max_sessions=2, limits=LimitsConfig(handshake_s=1.0)) as server,
         grpc.insecure_channel(server.address) as channel,
     ):
         calls = [channel.stream_stream(ACT)(silence()) for _ in range(2)]
         for call in calls:
             with pytest.raises(grpc.RpcError) as error:
                 next(call)
-            assert (error.value.code(), error.value.details()) == (LATE, "no hello within 0.3 s")
+            assert (error.value.code(), error.value.details()) == (LATE, "no hello within 1 s")
         with Robot(server.address, hello_to(policy)) as robot:
             assert isinstance(robot.welcomed().ask(look(1)), Chunk)
 
@@ -317,10 +316,10 @@ def test_deadlines_call_back_in_their_order_and_only_those_that_stand() -> None:
     deadlines.start()
     called: list[str] = []
     last = threading.Event()
-    deadlines.set("late", 0.2, lambda: (called.append("late"), last.set()))  # type: ignore[func-returns-value]
-    deadlines.set("cleared", 0.05, lambda: called.append("cleared"))
-    deadlines.set("moved", 0.05, lambda: called.append("moved"))
-    deadlines.set("early", 0.1, lambda: called.append("early"))
+    deadlines.set("late", 0.8, lambda: (called.append("late"), last.set()))  # type: ignore[func-returns-value]
+    deadlines.set("cleared", 0.6, lambda: called.append("cleared"))
+    deadlines.set("moved", 0.6, lambda: called.append("moved"))
+    deadlines.set("early", 0.4, lambda: called.append("early"))
     deadlines.clear("cleared")
     deadlines.clear("cleared")
     deadlines.set("moved", 60.0, lambda: called.append("moved"))
