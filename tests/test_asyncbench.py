@@ -161,6 +161,17 @@ def test_the_age_of_actions_is_what_the_formula_says(threshold: float, state_pol
     assert seen.age_s == pytest.approx(0.3 + max(0.3, (1 - threshold) * 50 / 30) / 2, abs=0.06)
 
 
+def test_ages_lie_between_one_round_trip_and_that_and_the_time_between_two_chunks(state_policy: LoadedPolicy) -> None:
+    """In [L, L + T]; the first chunk is there whole, so its last L * f rows come up to L later."""
+    trial = Trial(state_policy, LatestOnly(), CELL, 2)
+    trial.run()
+    ages = trial._loop.action_age()
+    longest_s = 0.3 + (1 - 0.5) * 50 / 30
+    assert ages.percentile(0) == pytest.approx(0.3, rel=0.03)
+    assert ages.n - ages.cumulative([longest_s])[0] <= 9
+    assert ages.summary().max <= longest_s + 0.3
+
+
 class Blind(Method):
     """Shows the policy an arm at zero, and merges nothing but the first three rows."""
 
