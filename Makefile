@@ -13,7 +13,7 @@ demo: build  ## the main job: a virtual arm, sequential against asynchronous
 	$(BIN)/edge-runtime demo $(ARGS)
 
 test: build  ## the core suite; needs no torch
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 check: build  ## lint, types, generated files
 	$(BIN)/ruff check .

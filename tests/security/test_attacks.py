@@ -25,7 +25,7 @@ FLAGS = (
     "--listen=127.0.0.1:0",
     "--providers=cpu",
     "--threads=1",
-    "--limits.unfinished_s=0.5",
+    "--limits.unfinished_s=2",
     "--limits.handshake_s=2",
 )
 
