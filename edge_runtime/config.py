@@ -173,7 +173,7 @@ class StartConfig:
     similarity: Literal["joint", "joint+image"] = "joint"  # what the server compares to skip what adds nothing
     similarity_tolerance: float | None = None  # L2 in joint units; None = 1.0 for degrees, else off; 0 = off
     image_tolerance: float = 15.0  # joint+image: levels (of 255) in a cell of a picture of 24 x 24
-    jpeg_quality: int = 90  # 0 = raw frames
+    jpeg_quality: int = 93  # 4:4:4; 0 = raw frames
     resize: bool = False  # resize frames here to the shape the policy takes
     rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera
     extra_state: dict[str, str] = field(default_factory=dict)  # environment_state -> URL of JSON, or constant:1,2,3

@@ -77,7 +77,7 @@ class PolicyStream:
         self,
         access: Access,
         *,
-        jpeg_quality: int = 90,
+        jpeg_quality: int = 93,
         give_up_after_s: float = 30.0,
         stages: StageTimes | None = None,
     ) -> None:

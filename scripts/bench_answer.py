@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_runtime.config import StartConfig
 from edge_runtime.demo.processes import Process
 from edge_runtime.wire.frames import compress
 from edge_runtime.wire.messages import Chunk, Frame, Observation, Pace, Policy
@@ -37,6 +38,7 @@ from tests.server.robots import Robot, hello_to
 OURS = ("admit", "wait", "prepare", "finish")  # all of the server's stages but the inference, once all pieces are there
 WARM_UP = 10
 VIEWS = ("front", "wrist")
+QUALITY = StartConfig.jpeg_quality
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def large(folder: Path, python: str | None) -> Row:
     """The row of 480x640; says in its name what computes."""
     if python is None:
         path = write_bundle(folder / "averages", cameras=[(view, 480, 640) for view in VIEWS], chunk=100)
-        return Row("2x480x640 JPEG 90, a graph that averages", path, 90, 5.0)
+        return Row(f"2x480x640 JPEG {QUALITY}, a graph that averages", path, QUALITY, 5.0)
     source, path = folder / "checkpoint", folder / "act_random"
     here = Path(__file__).parent
     subprocess.run([python, str(here / "random_checkpoint.py"), "act", str(source)], check=True)
@@ -75,7 +77,7 @@ def large(folder: Path, python: str | None) -> Row:
     subprocess.run(
         [python, "-m", "policy_server.export.cli", str(source), *stated], check=True, stdout=subprocess.DEVNULL
     )
-    return Row("2x480x640 JPEG 90, ACT with random weights", path, 90, 5.0)
+    return Row(f"2x480x640 JPEG {QUALITY}, ACT with random weights", path, QUALITY, 5.0)
 
 
 def measure(row: Row, folder: Path, answers: int) -> bool:

@@ -21,7 +21,7 @@ _NOISE = 3  # levels
 class SyntheticCamera:
     """Delivers `config.fps` frames a second without a thread: the clock says which one is the newest.
 
-    At quality 90 a frame is a tenth of its raw size, as those of a cluttered desk are.
+    As JPEG 90 4:2:0 a frame is a tenth of its raw size, as those of a cluttered desk are.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ LEAST_SENDING_S = 0.005  # a shorter time does not tell a link's rate
 
 @dataclass(frozen=True)
 class Picture:
-    """One camera's frame as the policy takes it, in bytes: raw, and as JPEG of quality 90."""
+    """One camera's frame as the policy takes it, in bytes: raw, and as JPEG of the default quality."""
 
     camera: str
     height: int

@@ -15,14 +15,12 @@ from edge_runtime.config import StartConfig
 from edge_runtime.errors import StreamError
 from edge_runtime.profiler.findings import Findings, Picture, Setting
 from edge_runtime.profiler.stage_log import StageLog
-from edge_runtime.queue_log import QueueLog
 from edge_runtime.runtime import Runtime
 from edge_runtime.supervisor.client import Supervisor
 from edge_runtime.timing import Histogram, bucket_floor
 from edge_runtime.wire import messages
 from edge_runtime.wire.frames import compress
 
-JPEG_QUALITY = 90  # the default, for what frames would be
 SAY_EVERY_S = {True: 0.2, False: 5.0}  # on a terminal, elsewhere
 LEAST_TRIPS = 3  # one of them cold
 
@@ -31,7 +29,7 @@ def profile(
     config: StartConfig, supervisor: Supervisor | None, *, chunks: int = 0, idle_gap_ms: float = 0.0
 ) -> Findings:
     """Run as `config` says, until its end or `chunks` round trips. Raises what ended the run before that."""
-    stages, levels = StageLog(), QueueLog()
+    stages, levels = StageLog(), _Levels()
     found: list[tuple[Account, list[Picture]]] = []
     witness = _Witness(stages, chunks, lambda: runtime.stop())
     runtime = Runtime(
@@ -47,17 +45,26 @@ def profile(
     if not found or len(stages.trips) < LEAST_TRIPS:
         raise StreamError(f"{len(stages.trips)} round trips are too few to judge by: let it run longer (duration_s)")
     account, pictures = found[0]
-    rows = [(at_s, level) for at_s, _, level, _ in levels.rows]
-    first = next((index for index, (_, level) in enumerate(rows) if level), 0)
+    first = next((index for index, (_, level) in enumerate(levels.rows) if level), 0)
     return Findings(
         setting=_setting(account, pictures, idle_gap_ms),
         cold=stages.trips[0],
         warm=stages.warm,
         report=account.report(),
-        levels=rows[first:],
+        levels=levels.rows[first:],
         lateness=_counts(account.loop.lateness()),
         cost_s=stages.cost_s + witness.cost_s,
     )
+
+
+class _Levels:
+    """Keeps the queue's level at each record: (seconds since the start, rows)."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, int]] = []
+
+    def see(self, record: Record, account: Account) -> None:
+        self.rows.append((record.time_ns / 1e9 - account.started_s, record.level))
 
 
 class _Witness:
@@ -104,7 +111,7 @@ def _pictures(hello: messages.Hello, cameras: Mapping[str, Camera]) -> list[Pict
             pixels = newest.pixels
             if pixels.shape[:2] != (camera.height, camera.width):
                 pixels = cv2.resize(pixels, (camera.width, camera.height))  # type: ignore[assignment]
-            jpeg = compress(messages.Frame.raw(camera.name, pixels), JPEG_QUALITY)
+            jpeg = compress(messages.Frame.raw(camera.name, pixels), StartConfig.jpeg_quality)
             pictures.append(Picture(camera.name, camera.height, camera.width, len(jpeg.data)))
     return pictures
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from edge_runtime.config import StartConfig
 from edge_runtime.profiler.findings import Findings, Picture
 
 MUCH_SENDING = 0.1  # of a round trip: then frames are worth a sentence even if something else takes more
@@ -122,8 +123,8 @@ def _sending(findings: Findings) -> str:
         )
     jpeg = sum(picture.jpeg_bytes for picture in setting.pictures)
     return (
-        f"send JPEG instead of raw frames: --jpeg_quality=90 makes {_bytes(findings.frame_bytes)} of pixels "
-        f"{_bytes(jpeg)}{_and_so(findings, jpeg)}. Or {_smaller(findings, setting.pictures, raw=True)}"
+        f"send JPEG instead of raw frames: --jpeg_quality={StartConfig.jpeg_quality} makes "
+        f"{_bytes(findings.frame_bytes)} of pixels {_bytes(jpeg)}{_and_so(findings, jpeg)}. Or {_smaller(findings, setting.pictures, raw=True)}"
     )
 
 

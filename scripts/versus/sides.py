@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from edge_runtime.config import StartConfig
 from versus.diary import Diary
 from versus.frames import VIEWS
 from versus.motion import Motion
 from versus.processes import SCRIPTS, Cpus, Program
 
 ROWS = 50
-QUALITY = 90  # the default of edge-runtime
+QUALITY = StartConfig.jpeg_quality
 PATIENCE_S = 60.0  # for a client to start
 
 

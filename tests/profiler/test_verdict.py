@@ -22,7 +22,7 @@ def test_raw_frames_on_a_slow_link_sending_bounds_and_jpeg_or_resize_is_the_way(
     )
     assert "Sending bounds the loop: 741 ms of it, 97%" in text
     assert "An observation is 1.84 MB, and the link carries 20.0 Mbit/s" in text
-    assert "Change first: send JPEG instead of raw frames: --jpeg_quality=90 makes 1.84 MB of pixels 170 kB" in text
+    assert "Change first: send JPEG instead of raw frames: --jpeg_quality=93 makes 1.84 MB of pixels 170 kB" in text
     assert "a round trip of about 92.0 ms" in text
     assert "a policy exported for 320x240 with --resize=true needs 461 kB raw" in text
 

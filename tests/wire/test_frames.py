@@ -52,6 +52,14 @@ def test_jpeg_keeps_red_red() -> None:
     assert difference.mean(axis=(0, 1)).max() < 4  # a swap of red and blue costs more than 90
 
 
+def test_jpeg_keeps_the_colours_of_every_pixel() -> None:
+    """Stripes one pixel wide, red and blue: at half the resolution both become purple."""
+    striped = np.zeros((48, 64, 3), np.uint8)
+    striped[:, ::2, 0] = striped[:, 1::2, 2] = 255
+    difference = np.abs(pixels(compress(Frame.raw("static", striped), 93)).astype(int) - striped)
+    assert difference.max() < 30
+
+
 def test_quality_trades_size() -> None:
     noisy = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
     sizes = [len(compress(Frame.raw("static", noisy), quality).data) for quality in (10, 50, 90)]
