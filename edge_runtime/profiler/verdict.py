@@ -124,7 +124,8 @@ def _sending(findings: Findings) -> str:
     jpeg = sum(picture.jpeg_bytes for picture in setting.pictures)
     return (
         f"send JPEG instead of raw frames: --jpeg_quality={StartConfig.jpeg_quality} makes "
-        f"{_bytes(findings.frame_bytes)} of pixels {_bytes(jpeg)}{_and_so(findings, jpeg)}. Or {_smaller(findings, setting.pictures, raw=True)}"
+        f"{_bytes(findings.frame_bytes)} of pixels {_bytes(jpeg)}{_and_so(findings, jpeg)}. "
+        f"Or {_smaller(findings, setting.pictures, raw=True)}"
     )
 
 
