@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from edge_runtime.wire.messages import Camera
 from tests.e2e.programs import Edge
 from tests.faults.bench import Bench, bench, policy
-from tests.test_cameras import MjpegServer, flat, shade
+from tests.test_cameras import GREETING, MjpegServer, flat, shade
 
 FPS = 30
 
 
 class Film(MjpegServer):
-    """A camera in real time, which delivers while it `rolls`."""
+    """A camera in real time, which delivers while it `rolls`; `picture` makes each frame from its number."""
 
-    def __init__(self) -> None:
+    def __init__(self, picture: Callable[[int], npt.NDArray[np.uint8]] = shade) -> None:
         super().__init__()
+        self.greeting = [picture(number) for number in range(1, GREETING + 1)]
         self.rolls = True
+        self._picture = picture
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._roll, daemon=True)
 
@@ -40,7 +44,7 @@ class Film(MjpegServer):
         while not self._over.wait(1 / FPS):
             number += 1
             if self.rolls:
-                self.send(shade(number % 200))
+                self.send(self._picture(number % 200))
 
 
 @pytest.fixture(scope="module")
