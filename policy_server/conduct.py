@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import grpc
 
@@ -48,14 +47,13 @@ class Conduct:
         else:
             self._deadlines.set((self, "unfinished"), self._limits.unfinished_s, lambda: self._unfinished(observation))
 
-    @contextmanager
-    def sending(self) -> Iterator[None]:
-        """While something is being sent, which lasts until there is room for it on its way to the peer."""
+    def sending(self) -> None:
+        """Something goes out, which lasts until there is room for it on its way to the peer."""
         self._deadlines.set((self, "sending"), self._limits.unfinished_s, self._drop)
-        try:
-            yield
-        finally:
-            self._deadlines.clear((self, "sending"))
+
+    def sent(self) -> None:
+        """It is on its way."""
+        self._deadlines.clear((self, "sending"))
 
     def over(self) -> None:
         """The stream has ended."""

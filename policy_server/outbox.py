@@ -38,12 +38,13 @@ class Outbox:
     def closed(self) -> bool:
         return self._closed
 
-    def put(self, message: ServerMessage) -> None:
+    def put(self, message: ServerMessage, since_s: float | None = None) -> None:
+        """`since_s`: when it was ready, if that is not now."""
         with self._lock:
             if self._closed:
                 return
             if self._queue.qsize() < self._limit:
-                self._queue.put(Outgoing(message, time.monotonic()))
+                self._queue.put(Outgoing(message, time.monotonic() if since_s is None else since_s))
                 return
             self._closed = True
             self._queue.put(None)

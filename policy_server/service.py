@@ -116,8 +116,9 @@ class PolicyService:
                 raise Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {handshake_s:g} s") from None
             try:
                 for outgoing in outbox:
-                    with conduct.sending():
-                        yield _encode(outgoing, model.tally)
+                    conduct.sending()
+                    yield _encode(outgoing, model.tally)
+                    conduct.sent()
             finally:
                 model.close_session(session)
                 log.info("%s left (%s)", session.name, session.tally() or "nothing asked")
@@ -250,6 +251,7 @@ _ENCODE: Mapping[type, Callable[[Any], pb.ServerMessage]] = {
     Replaced: codec.encode_replaced,
     Pace: codec.encode_pace,
 }
+_ANSWERS = (Chunk, Skipped, Failure)
 
 
 def _encode(outgoing: Outgoing, tally: Tally) -> pb.ServerMessage:
@@ -258,6 +260,6 @@ def _encode(outgoing: Outgoing, tally: Tally) -> pb.ServerMessage:
     finish_s = time.monotonic() - outgoing.since_s
     if isinstance(message, Chunk):
         encoded.chunk.times.finish = finish_s
-    if isinstance(message, Chunk | Skipped | Failure):
+    if isinstance(message, _ANSWERS):
         tally.answered(message, finish_s)
     return encoded

@@ -189,7 +189,7 @@ class Session:
             self._answer(Skipped(observation.id, "superseded"), "superseded")
 
     def _done(self, observation: Observation, spent: ServerTimes, actions: Floats, timing: Timing) -> None:
-        self._answered_s.append(time.monotonic())
+        self._answered_s.append(timing.ready_s)
         with self._lock:
             if observation.session == self._session:
                 self._filter.succeeded(observation)
@@ -210,7 +210,7 @@ class Session:
             times=times,
             batch=timing.batch,
         )
-        self._answer(chunk, "chunks")
+        self._answer(chunk, "chunks", timing.ready_s)
 
     def _fail(self, observation: Observation, code: int, error: Exception) -> None:
         error_id = secrets.token_hex(4)
@@ -219,8 +219,8 @@ class Session:
         log.debug("id %s", error_id, exc_info=error)
         self._answer(Failure(observation.id, code, reason, error_id), "failures")
 
-    def _answer(self, answer: Answer, count: str) -> None:
-        self._outbox.put(answer)
+    def _answer(self, answer: Answer, count: str, since_s: float | None = None) -> None:
+        self._outbox.put(answer, since_s)
         with self._lock:
             self._counts[count] += 1
             self._unanswered -= 1
