@@ -167,7 +167,6 @@ def test_units_to_ticks_as_lerobot_computes_them(line: Line) -> None:
         assert {units: port.to_raw(0, units) for units in table} == table
 
 
-@settings(deadline=None)
 @given(
     mode=st.sampled_from(Mode),
     drive_mode=st.integers(0, 1),
@@ -465,7 +464,7 @@ PIECE = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(PIECE, max_size=14))
 def test_no_mixture_of_bytes_yields_a_value_from_a_bad_frame(pieces: list[bytes]) -> None:
     stream = b"".join(pieces)

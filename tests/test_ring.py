@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_runtime._realtime import AGGREGATE, HOLE, PICKED, STARVED, ActionRing, LinearBlend, TemporalEnsemble, race
@@ -77,7 +77,6 @@ ROWS = st.lists(
 STEPS = st.lists(st.tuples(st.integers(-6, 12), ROWS) | st.integers(1, 8), max_size=20)
 
 
-@settings(deadline=None)
 @given(
     aggregate=st.sampled_from([*AGGREGATE.values(), LinearBlend(1), LinearBlend(3), LinearBlend(200)]),
     steps=STEPS,

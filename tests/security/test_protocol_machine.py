@@ -261,8 +261,6 @@ def test_whatever_is_said_in_whatever_order() -> None:
         profile = settings(
             max_examples=15,
             stateful_step_count=25,
-            deadline=None,
-            derandomize=True,
             suppress_health_check=list(HealthCheck),
         )
         run_state_machine_as_test(machine, settings=profile)

@@ -191,7 +191,7 @@ def test_welcome_arrives_as_sent(policy: Policy) -> None:
     assert codec.decode_server_message(pb.ServerMessage.FromString(message)) == Welcome(policy)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.data(), policies)
 def test_observation_arrives_as_sent(data: st.DataObject, policy: Policy) -> None:
     sent = data.draw(observations(policy))
@@ -559,7 +559,7 @@ SERVER = [
 ]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.lists(st.tuples(st.sampled_from(CLIENT) | st.binary(max_size=200), mutations), max_size=4))
 def test_any_bytes_from_a_client(stream: list[tuple[bytes, list[tuple[int, int, bytes]]]]) -> None:
     assembler = codec.ObservationAssembler(POLICY)
@@ -572,7 +572,7 @@ def test_any_bytes_from_a_client(stream: list[tuple[bytes, list[tuple[int, int, 
             assert_one_line(refusal(decode, message))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.sampled_from(SERVER) | st.binary(max_size=200), mutations, st.sampled_from([None, POLICY]))
 def test_any_bytes_from_a_server(original: bytes, edits: list[tuple[int, int, bytes]], policy: Policy | None) -> None:
     data = _mutate(original, edits)

@@ -124,7 +124,7 @@ def test_bomb_is_refused_before_memory_is_taken() -> None:
         tracemalloc.stop()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(0, len(GOOD)), st.integers(0, 8), st.binary(max_size=8))
 def test_any_damage_gives_pixels_or_a_refusal(at: int, length: int, insert: bytes) -> None:
     with suppress(ProtocolError):
