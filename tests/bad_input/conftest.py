@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +36,13 @@ def answer(
         return code, said.removeprefix(f"{program}: ").rstrip("\n")
 
     return run
+
+
+def open_to_all(folder: Path) -> None:
+    """Everybody may come here: the folders that pytest makes are its user's alone."""
+    for each in (folder, *folder.parents):
+        if Path(tempfile.gettempdir()) in each.parents:
+            each.chmod(0o755)
 
 
 @pytest.fixture

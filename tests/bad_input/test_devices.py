@@ -18,7 +18,7 @@ import pytest
 
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
-from tests.bad_input.conftest import Answer
+from tests.bad_input.conftest import Answer, open_to_all
 from tests.bad_input.test_files import user
 
 START = "edge-runtime start"
@@ -75,8 +75,7 @@ def test_a_port_in_use(start: Start, arm: VirtualBus) -> None:
 
 
 def test_a_port_that_is_not_permitted(start: Start, arm: VirtualBus, tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     os.chmod(arm.path, 0)
     with user(ordinary=True):
         code, said = start(arm.path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from policy_server.certificates import make, write
-from tests.bad_input.conftest import Answer
+from tests.bad_input.conftest import Answer, open_to_all
 
 NOBODY_ID = 65534
 NOBODY = ("--robot.type=none", "--robot.joints.a.pos=degrees", "--give_up_after_s=0.1")
@@ -208,8 +208,7 @@ def user(ordinary: bool) -> Iterator[None]:
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
     """A name in a folder that everybody can reach."""
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     place = tmp_path / "place"
     place.mkdir()
     yield place / "it"
@@ -222,8 +221,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ca, server and robot, as `policy-server make-certs` writes them; everybody may read them."""
     folder = tmp_path_factory.mktemp("certificates")
     write(folder, make(["localhost"], timedelta(days=1)))
-    for file in (folder.parent, folder, *folder.iterdir()):
-        file.chmod(0o755 if file.is_dir() else 0o640 if file.suffix == ".key" else 0o644)
+    open_to_all(folder)
+    for file in folder.iterdir():
+        file.chmod(0o640 if file.suffix == ".key" else 0o644)
         os.chown(file, -1, os.getegid())
     return folder
 

@@ -17,7 +17,7 @@ import pytest
 from edge_runtime.wire import codec, policy_pb2
 from edge_runtime.wire.messages import Camera, ExtraState, Joint, ServerDescription
 from policy_server import bundle
-from tests.bad_input.conftest import Answer
+from tests.bad_input.conftest import Answer, open_to_all
 from tests.bad_input.test_files import user
 from tests.edge.scripted_server import JOINTS, POLICY, ScriptedServer
 
@@ -219,8 +219,7 @@ def test_a_port_that_is_not_permitted(answer: Answer, tmp_path: Path) -> None:
     if first <= 80:
         pytest.skip(f"ports from {first} on are everybody's here")
     shutil.copytree(bundle.SHIPPED / "act_so101_pick_place", tmp_path / "bundle")
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     with user(ordinary=True):
         code, said = answer(SERVE, f"{tmp_path}/bundle", "--listen=127.0.0.1:80")
     assert (code, said) == (73, "listen: 127.0.0.1:80: permission denied")

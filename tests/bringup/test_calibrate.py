@@ -71,7 +71,7 @@ def entries(file: Path) -> Mapping[str, Any]:
 
 
 def test_from_a_new_arm_to_one_that_starts(arm: VirtualBus, tmp_path: Path) -> None:
-    with Person(*flags(arm, tmp_path)) as person:
+    with Person(*flags(arm, Path()), cwd=tmp_path) as person:
         person.see("1. Move every joint to about the middle")
         assert [servo.get("Max_Position_Limit") for servo in arm.servos.values()] == [4095] * 6
         person.press()
