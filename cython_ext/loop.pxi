@@ -88,6 +88,7 @@ cdef enum:
 cdef enum:  # the page that a supervisor shares, in 64-bit words
     PATIENT_UNTIL  # on the monotonic clock: later without a sign of life, the supervisor stops the arm
     IS_FENCED  # not 0 once it does, and then for good
+    REST_NS  # how long the runtime may take to bring the arm to rest once the loop has ended
     PAGE_WORDS
 
 # of a recent tick; action_age_ns is 0 where nothing was picked
@@ -108,8 +109,8 @@ cdef class ActuatorLoop:
     then within `max_speed` (units/s; 0 = off) of the last goal, then within `max_relative_target` of the present
     position. `dry_run` writes nothing.
     A joint that misses `max_missed_replies` reads in a row is a fault, and so is a port that is gone; `prime` makes a
-    loop that failed run again. `page` is memory shared with a supervisor, two int64: every tick says in it that the
-    next is due within a period and `patience_s`, and leaves the bus alone once the supervisor has taken the arm.
+    loop that failed run again. `page` is memory shared with a supervisor, three int64: every tick says in it that
+    the next is due within a period and `patience_s`, and leaves the bus alone once the supervisor has taken the arm.
     `realtime` asks for SCHED_FIFO at `priority` while `run` lasts: 'enforce' raises AccessError where that is refused,
     'try' goes on. `names` are the joints' names in messages; `history` ticks are remembered.
     Raises ConfigError for settings that cannot work.
@@ -277,6 +278,10 @@ cdef class ActuatorLoop:
             announce(&self._news)
             self._leave_realtime(before)
         self._raise_fault()
+
+    def check_realtime(self):
+        """Raises AccessError when `realtime` is 'enforce' and this thread would be refused it: before torque is on."""
+        self._leave_realtime(self._enter_realtime())
 
     def stop(self):
         """End `run`, now and for good, from any thread. Twice is harmless."""
@@ -447,8 +452,9 @@ cdef class ActuatorLoop:
             deadline = self._next_deadline(deadline)
             while sleep_on(&self._stopping, 0, deadline) == EINTR:
                 pass
-        if self._page != NULL:  # from here on Python owns the bus, and takes its time
-            atomic_store_llong(&self._page[PATIENT_UNTIL], FARTHEST, memory_order_release)
+        if self._page != NULL:  # from here on Python owns the bus, for as long as it takes to bring the arm to rest
+            woke = now_ns() + atomic_load_llong(&self._page[REST_NS], memory_order_relaxed)
+            atomic_store_llong(&self._page[PATIENT_UNTIL], woke, memory_order_release)
 
     cdef int64_t _next_deadline(self, int64_t deadline) noexcept nogil:
         """A period on; whole periods that have passed are skipped and laid to the stage that took longest."""

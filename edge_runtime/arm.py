@@ -77,10 +77,12 @@ class Arm:
     def run(self) -> None:
         """Until `stop`, in the calling thread.
 
-        Raises DeviceError when the first start fails or the stop policy cannot be carried out, and the ActuatorFault
-        that is waited out no longer, or not at all with `reconnect` off.
+        Raises DeviceError when the first start fails or the stop policy cannot be carried out, AccessError when
+        `realtime` is to be enforced and cannot be, and the ActuatorFault that is waited out no longer, or not at all
+        with `reconnect` off.
         """
         self._choose_cpus()
+        self._loop.check_realtime()
         began_s = time.monotonic()
         try:
             self._live()

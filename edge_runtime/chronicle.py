@@ -63,7 +63,7 @@ class Chronicle:
             control_hz=self._control_hz,
             joints=[joint.name.removesuffix(".pos") for joint in self._robot.joints],
             units=[joint.unit for joint in self._robot.joints],
-            states=list(self._state.changes),
+            states=[*self._state.changes],
             bus=self._robot.report(),
             ticks=fault.ticks,
         )

@@ -20,8 +20,8 @@ def heeding(act: Callable[[int], None], *numbers: int) -> Iterator[None]:
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     thread = threading.Thread(target=_act_on, args=(readable, act, numbers), name="signals", daemon=True)
-    before = {number: signal.signal(number, lambda number, frame: None) for number in numbers}
     told_before = signal.set_wakeup_fd(writable)
+    before = {number: signal.signal(number, lambda number, frame: None) for number in numbers}
     thread.start()
     try:
         yield

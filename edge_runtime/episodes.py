@@ -89,7 +89,12 @@ class EpisodeSeries:
         for number, seed in enumerate(seeds):
             self._account.episode = number
             self._loop.pause()
-            self._judge.reset(seed)
+            try:
+                self._judge.reset(seed)
+            except DeviceError:
+                if stop.is_set():  # whoever ended the run may have ended the judge first
+                    return
+                raise
             self._observer.new_episode()
             starved_before = self._starved
             self._merges_before = self._observer.merges

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import time
 import urllib.parse
 from typing import Protocol
 
@@ -60,6 +61,7 @@ class HttpVector:
         parts = urllib.parse.urlsplit(url)
         self.name = name
         self.url = url
+        self._timeout_s = timeout_s
         self._path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
         self._connection = http.client.HTTPConnection(str(parts.hostname), parts.port or 80, timeout=timeout_s)
 
@@ -82,11 +84,22 @@ class HttpVector:
     def close(self) -> None:
         self._connection.close()
 
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
+        """All of it within the timeout, which the socket's own is for each piece."""
+        until_s = time.monotonic() + self._timeout_s
+        body = b""
+        with response:
+            while len(body) < _MOST_BYTES and (piece := response.read1(_MOST_BYTES)):
+                body += piece
+                if time.monotonic() > until_s:
+                    raise TimeoutError(f"the answer takes more than {self._timeout_s:g} s")
+        return body
+
     def _get(self) -> bytes:
         try:
             self._connection.request("GET", self._path)
             response = self._connection.getresponse()
-            body = response.read(_MOST_BYTES)
+            body = self._body(response)
             if response.status != 200:
                 raise DeviceError(f"extra_state.{self.name}: {self.url} answers {response.status} {response.reason}")
             return body

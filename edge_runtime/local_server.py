@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -16,11 +17,14 @@ _LAST_WORDS = "policy-server: "  # how its one line begins when it fails
 
 
 class LocalServer:
-    """Runs `policy-server start BUNDLE` as a child that ends with this process; `address` is where it listens."""
+    """Runs `policy-server start BUNDLE` as a child that ends with this process; `address` is where it listens.
 
-    def __init__(self, bundle: Path, *, on_exit: threading.Event) -> None:
+    `on_exit` is called when it has ended, whatever the reason.
+    """
+
+    def __init__(self, bundle: Path, *, on_exit: Callable[[], None]) -> None:
         self._bundle = bundle
-        self._exited = on_exit
+        self._on_exit = on_exit
         self._last_words = ""
         self._folder = tempfile.TemporaryDirectory(prefix="edge-runtime-")
         self.address = f"unix:{self._folder.name}/policy.sock"
@@ -30,7 +34,7 @@ class LocalServer:
         self._process = subprocess.Popen(
             [
                 sys.executable,
-                *("-m", "policy_server", "start", str(self._bundle)),
+                *("-P", "-m", "policy_server", "start", str(self._bundle)),
                 f"--listen={self.address}",
                 "--until_stdin_closes=true",  # so that it ends with us, however we end
             ],
@@ -84,4 +88,4 @@ class LocalServer:
             else:
                 sys.stderr.write(line)
         process.wait()
-        self._exited.set()
+        self._on_exit()

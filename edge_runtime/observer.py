@@ -82,6 +82,7 @@ class Observer:
         self._next_id = 1
         self._session = random.SystemRandom().getrandbits(48)
         self._not_before_ns = 0
+        self._began_ns = 0  # the episode: a record from before it says nothing of it
         self._quiet_until_ns = 0
         self._failures = 0
         self._merged: tuple[int, int] | None = None  # the ring's merge count and the time, until a tick executes it
@@ -156,6 +157,7 @@ class Observer:
         """Empty ring, timestep 0, a new session; what was in flight is dropped when it comes."""
         with self._lock:
             self._open_session(clear=True, cursor=0)
+            self._began_ns = self._clock_ns()
 
     def forget_plan(self) -> None:
         """The arm has failed: empty ring, a new session, the cursor goes on; the next observation must go."""
@@ -203,7 +205,7 @@ class Observer:
 
     def _decide(self, record: Record, now_ns: int) -> bool | None:
         """None = send nothing now; otherwise whether the observation must go."""
-        if not self._connected or record.paused or self._waiting(now_ns):
+        if not self._connected or record.paused or record.time_ns < self._began_ns or self._waiting(now_ns):
             return None
         if record.level > self.threshold.rows or now_ns < self._not_before_ns:
             return None

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 PRINT_GOALS_EVERY_S = 0.5
 LATE_BY_S = 1.0  # beyond the length of a chunk, an action is not worth executing
+LEFT_AFTER_S = 5.0  # a thread that waits for somebody else's answer, or for a terminal that was stopped
 STOPPED_WITHIN_S = 75.0  # the longest park_timeout_s and then limp; as TimeoutStopSec of the service
 
 
@@ -101,14 +102,14 @@ class Runtime:
         self._hurry = threading.Event()  # a second signal: limp at once
         self._failure: EdgeRuntimeError | None = None
         self._server: LocalServer | None = None
+        self._loop: ActuatorLoop | None = None
         self._started_s = time.monotonic()
         self._systemd = Notifier()
         self._state = RuntimeState(self._started_s, self._systemd.status)
         self._tell = tell
         self._idle_gap_s = idle_gap_s
         self._stages = stages or StageTimes((*STAGES, "round_trip"))
-        self._queue_log = QueueLog()
-        self._onlookers: list[Onlooker] = [*onlookers, *([self._queue_log] if config.queue_log is not None else [])]
+        self._onlookers: list[Onlooker] = [*onlookers]
 
     def run(self) -> None:
         """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
@@ -133,8 +134,13 @@ class Runtime:
             raise self._failure
 
     def stop(self) -> None:
-        """End as at a signal; from any thread, twice is harmless."""
+        """End as at a signal; from any thread, twice is harmless.
+
+        The loop ends at once, whatever the other threads wait for: then the arm comes to rest.
+        """
         self._stop.set()
+        if self._loop is not None:
+            self._loop.stop()
 
     # -- building ---------------------------------------------------------------------------------------------------
 
@@ -154,7 +160,7 @@ class Runtime:
         }
         server = None
         if config.bundle is not None:
-            server = stack.enter_context(LocalServer(config.bundle, on_exit=self._stop))
+            server = stack.enter_context(LocalServer(config.bundle, on_exit=self.stop))
             access = Access(server.address)
         else:
             access = Access(
@@ -199,7 +205,7 @@ class Runtime:
             rows=rows,
             idle_gap_s=self._idle_gap_s,
         )
-        loop = self._loop(ring, robot)
+        loop = self._loop = self._make_loop(ring, robot)
         chronicle = Chronicle(
             robot,
             observer,
@@ -228,6 +234,8 @@ class Runtime:
             from edge_runtime.metrics import RunCollector
 
             stack.enter_context(Exposition(config.metrics_port, RunCollector(account)))
+        if config.queue_log is not None:
+            self._onlookers.append(stack.enter_context(QueueLog(config.queue_log)))
         if config.status and sys.stderr.isatty():
             self._onlookers.append(stack.enter_context(StatusLine(sys.stderr)))
         return _Parts(robot, loop, arm, chronicle, observer, stream, hello, account)
@@ -240,7 +248,7 @@ class Runtime:
             return AutoThreshold(latency, config.fps, rows, filtered)
         return FixedThreshold(part_of(config.chunk_size_threshold, rows))
 
-    def _loop(self, ring: ActionRing, robot: Robot) -> ActuatorLoop:
+    def _make_loop(self, ring: ActionRing, robot: Robot) -> ActuatorLoop:
         config = self._config
         limit = config.robot.max_relative_target
         names = [joint.name.removesuffix(".pos") for joint in robot.joints]
@@ -276,13 +284,12 @@ class Runtime:
             parts.loop.pause()
         self._thread(stack, "stream", lambda: parts.stream.run(parts.hello, parts.observer), parts.stream.stop)
         self._thread(stack, "arm", parts.arm.run, parts.loop.stop)
-        self._thread(stack, "observer", lambda: self._watch(parts), lambda: None)
+        self._thread(stack, "observer", lambda: self._watch(parts), lambda: None, LEFT_AFTER_S)
         stack.callback(self._begin_to_stop)
         if config.episodes:
             series = EpisodeSeries(Episodes(config.reset_url), parts.loop, parts.observer, parts.account)
             self._onlookers.append(series)
             series.run(range(config.first_seed, config.first_seed + config.episodes), self._stop)
-            self._stop.set()
         else:
             self._stop.wait(config.duration_s or None)
 
@@ -314,17 +321,27 @@ class Runtime:
     # -- stopping ---------------------------------------------------------------------------------------------------
 
     def _begin_to_stop(self) -> None:
-        self._stop.set()
+        self.stop()
         self._systemd.stopping(STOPPED_WITHIN_S)
         self._state.enter("fault" if isinstance(self._failure, DeviceError) else "stopping", time.monotonic())
 
     def _fail(self, error: EdgeRuntimeError) -> None:
         if self._failure is None:
             self._failure = error
-        self._stop.set()
+        self.stop()
 
-    def _thread(self, stack: ExitStack, name: str, work: Callable[[], None], stop: Callable[[], None]) -> None:
-        """Run `work` in a thread that ends when the stack unwinds; an error of ours ends the run."""
+    def _thread(
+        self,
+        stack: ExitStack,
+        name: str,
+        work: Callable[[], None],
+        stop: Callable[[], None],
+        within_s: float | None = None,
+    ) -> None:
+        """Run `work` in a thread that ends when the stack unwinds; an error of ours ends the run.
+
+        One that does not end `within_s` is left, to end with the process.
+        """
 
         def guarded() -> None:
             try:
@@ -338,7 +355,7 @@ class Runtime:
                 self._fail(failure)
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
-        stack.callback(thread.join)
+        stack.callback(thread.join, within_s)
         stack.callback(stop)
         thread.start()
 
@@ -346,7 +363,7 @@ class Runtime:
         """The first signal stops the run, a second makes the arm limp at once; more change nothing."""
         if self._stop.is_set():
             self._hurry.set()
-        self._stop.set()
+        self.stop()
 
     # -- reporting --------------------------------------------------------------------------------------------------
 
@@ -355,7 +372,5 @@ class Runtime:
         try:
             if self._config.summary is not None:
                 summary.write(account.report(), self._config.summary)
-            if self._config.queue_log is not None:
-                self._queue_log.write(self._config.queue_log)
         finally:
             self._tell(account)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
@@ -11,6 +12,7 @@ log = logging.getLogger(__name__)
 
 State = Literal["starting", "running", "draining", "holding", "fault", "stopping"]
 HOLDING_AFTER_S = 0.5
+REMEMBERED = 1000
 
 
 class RuntimeState:
@@ -25,7 +27,13 @@ class RuntimeState:
         self._tell = tell
         self._last_row_s = now_s
         self.current: State = "starting"
-        self.changes: list[tuple[float, State]] = [(0.0, "starting")]
+        self._changes: deque[tuple[float, State]] = deque([(0.0, "starting")], maxlen=REMEMBERED)
+
+    @property
+    def changes(self) -> list[tuple[float, State]]:
+        """The last thousand: seconds since the start, and what it became."""
+        with self._lock:
+            return list(self._changes)
 
     def observe(self, now_s: float, *, connected: bool, level: int) -> None:
         """Follow one tick: is there a stream, and how many rows are left?"""
@@ -53,4 +61,4 @@ class RuntimeState:
             log.info("%s -> %s", self.current, state)
             self.current = state
             self._tell(state)
-            self.changes.append((round(now_s - self._started_s, 3), state))
+            self._changes.append((round(now_s - self._started_s, 3), state))

@@ -23,7 +23,7 @@ class Process:
     def __init__(self, name: str, module: str, arguments: Sequence[str], logs: Path) -> None:
         self.name = name
         self._log = logs / f"{name}.log"
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = [sys.executable, "-P", "-m", module, *arguments]
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Process:

@@ -214,7 +214,7 @@ def _stream(config: StartConfig, stack: ExitStack) -> tuple[PolicyStream, str]:
         encrypted = " over TLS" if config.tls.ca else ""
         return PolicyStream(access, give_up_after_s=PATIENCE_S), f"{config.server_address}{encrypted}"
     exited = threading.Event()
-    server = stack.enter_context(LocalServer(config.bundle, on_exit=exited))
+    server = stack.enter_context(LocalServer(config.bundle, on_exit=exited.set))
     stream = PolicyStream(Access(server.address), give_up_after_s=WARM_UP_S)
     if stream.describe(exited) is None:
         raise server.failure()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from edge_runtime.errors import BusError
 from edge_runtime.motors.bus import Bus
 
 if TYPE_CHECKING:
@@ -38,13 +39,16 @@ class Axis:
 
 @dataclass(frozen=True)
 class StopPlan:
-    """A stop policy and all that it needs to know: `torque_limits` (by id, as they are in use) and the way to rest."""
+    """A stop policy and all that it needs to know: `torque_limits` (by id, as they are in use), the way to rest, and
+    whether the line returns what is sent (`echo`).
+    """
 
     policy: StopPolicy
     torque_limits: Mapping[int, int]
     axes: Sequence[Axis] = ()
     max_speed: float = 0.0  # joint units/s; 0 = no limit of the user's
     park_timeout_s: float = 5.0
+    echo: bool = False
 
     @property
     def within_s(self) -> float:
@@ -63,11 +67,17 @@ class StopPlan:
 
 
 def carry_out(bus: Bus, plan: StopPlan, hurry: threading.Event, clock: Callable[[], float] = time.monotonic) -> None:
-    """End as `plan` says; `hurry`, once set, means limp at once. BusError when servos could not be reached."""
+    """End as `plan` says; `hurry`, once set, means limp at once. BusError when servos could not be reached.
+
+    An arm that cannot be led to rest is let go where it is.
+    """
     if plan.policy == "hold" and not hurry.is_set():
         return
     if plan.policy == "park" and not hurry.is_set():
-        park(bus, plan.axes, plan.max_speed, plan.park_timeout_s, hurry, clock)
+        try:
+            park(bus, plan.axes, plan.max_speed, plan.park_timeout_s, hurry, clock)
+        except BusError as error:
+            logger.warning("cannot park: %s", error)
     limp(bus, plan.torque_limits, hurry)
 
 

@@ -166,7 +166,10 @@ class SOFollower:
 
     def stop_plan(self, policy: StopPolicy) -> StopPlan:
         """What `stop` will do, torque being on, for whoever must do it instead."""
-        return StopPlan(policy, self._torque_limits, self._axes(), self._config.max_speed, self._config.park_timeout_s)
+        config = self._config
+        return StopPlan(
+            policy, self._torque_limits, self._axes(), config.max_speed, config.park_timeout_s, echo=config.echo
+        )
 
     def fileno(self) -> int:
         """The serial port's descriptor, once open."""

@@ -12,12 +12,13 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
 from edge_runtime.config import NoRobotConfig, StartConfig
-from edge_runtime.errors import EdgeRuntimeError
+from edge_runtime.errors import DeviceError
 from edge_runtime.motors.stopping import StopPlan
 from edge_runtime.supervisor.page import Page
 from edge_runtime.supervisor.process import DEAF_TO, DONE, STAND_DOWN
 
 ANSWER_S = 10.0  # for a process that still starts
+GRACE_S = 2.0  # beyond what the stop policy takes, until we count as stuck
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,12 @@ class Supervisor:
             self._end()
             self._start()
         self._plan = plan
-        self.page.reset()
+        self.page.reset(plan.within_s + GRACE_S)
         try:
             socket.send_fds(self._link, [plan.encode()], [fd])
             self._await_answer()
         except (OSError, EOFError) as error:
-            raise EdgeRuntimeError("the supervisor, which would stop the arm, does not answer") from error
+            raise DeviceError("the supervisor, which would stop the arm, does not answer") from error
         self._watches = True
 
     def stand_down(self) -> None:
@@ -89,9 +90,11 @@ class Supervisor:
         self._link.settimeout(ANSWER_S)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)  # it inherits the mask, until it can ignore them
         try:
+            fds = (theirs.fileno(), self.page.fd)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "edge_runtime.supervisor.process", str(theirs.fileno()), str(self.page.fd)],
-                pass_fds=(theirs.fileno(), self.page.fd),
+                [sys.executable, "-P", "-m", "edge_runtime.supervisor.process", *map(str, fds)],
+                pass_fds=fds,
+                start_new_session=True,  # what a terminal sends, also by Ctrl-\ and Ctrl-Z, is for us
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )

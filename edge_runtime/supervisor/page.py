@@ -7,12 +7,14 @@ import os
 
 FOR_EVER_NS = 1 << 60  # of the monotonic clock
 
-_PATIENT_UNTIL, _FENCED = 0, 1  # 64-bit words, as in `_realtime`
-_SIZE = 16
+_PATIENT_UNTIL, _FENCED, _REST_NS = 0, 1, 2  # 64-bit words, as in `_realtime`
+_SIZE = 24
 
 
 class Page:
-    """Two words behind a file descriptor. The loop moves the first on, the supervisor sets the second once."""
+    """Three words behind a file descriptor: the loop moves the first on, the supervisor sets the second once, and the
+    third is how long the runtime may take, once the loop has ended, to bring the arm to rest.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -27,8 +29,9 @@ class Page:
         page.reset()
         return page
 
-    def reset(self) -> None:
-        """The arm is the runtime's, for as long as it takes."""
+    def reset(self, rests_within_s: float = 0.0) -> None:
+        """The arm is the runtime's: until the loop ticks for as long as it takes, after that for `rests_within_s`."""
+        self.words[_REST_NS] = int(rests_within_s * 1e9)
         self.words[_PATIENT_UNTIL] = FOR_EVER_NS
         self.words[_FENCED] = 0
 

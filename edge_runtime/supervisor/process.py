@@ -112,7 +112,7 @@ def stop(ward: Ward, page: Page, why: str) -> None:
     signal.setitimer(signal.ITIMER_REAL, ward.plan.within_s)  # then we end, whatever became of the servos
     log.warning("%s: %s", why, ward.plan.policy)
     try:
-        with Bus(InheritedPort(ward.fd)) as bus:
+        with Bus(InheritedPort(ward.fd), echo=ward.plan.echo) as bus:
             carry_out(bus, ward.plan, threading.Event())
     except DeviceError as error:
         log.error("stop policy: %s", error)

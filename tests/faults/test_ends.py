@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -91,6 +92,20 @@ def test_a_runtime_that_was_paused_never_shares_the_bus(rig: Bench) -> None:
     assert [state for _, state in report["states"]][-5:] == ["running", "fault", "starting", "running", "stopping"]
     assert len(report["faults"]) == 1
     assert report["loop"]["missed"] == report["loop"]["missed_by_stage"]["bus"] + report["loop"]["host_stalls"]
+
+
+def test_a_signal_stops_the_arm_while_the_scene_is_still_waited_for(rig: Bench) -> None:
+    """Whoever places it never answers; the arm comes to rest all the same, and only then the question is given up."""
+    with socket.create_server(("127.0.0.1", 0)) as judge:
+        url = f"http://127.0.0.1:{judge.getsockname()[1]}/"
+        rig.log.clear()
+        with rig.start("--episodes=1", f"--reset_url={url}") as edge:
+            asked, _ = judge.accept()
+            rig.log.wait_for(lambda entry: writes(entry, "Torque_Enable", 1), 10)
+            edge.process.send_signal(signal.SIGTERM)
+            rig.log.wait_for(lambda entry: writes(entry, "Torque_Enable", 0), 10)
+            asked.close()
+            assert edge.wait() == 0, edge.text
 
 
 def test_a_second_signal_means_limp_at_once(rig: Bench) -> None:

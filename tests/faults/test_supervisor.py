@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,7 +207,7 @@ with Supervisor() as supervisor:
 """
 
 
-@pytest.mark.parametrize("ending", ["kill", "abort", "raise", "group"])
+@pytest.mark.parametrize("ending", ["kill", "abort", "raise", "group", "terminal"])
 def test_however_the_runtime_ends_the_arm_is_let_go_of(arm: VirtualBus, tmp_path: Path, ending: str) -> None:
     write_calibration(tmp_path, "virtual")
     process = subprocess.Popen(
@@ -218,10 +221,13 @@ def test_however_the_runtime_ends_the_arm_is_let_go_of(arm: VirtualBus, tmp_path
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    assert process.stdout.readline().strip().isdigit()
-    if ending == "group":  # as systemd and terminals do, and the runtime dies of the last
+    supervisor = int(process.stdout.readline())
+    if ending == "group":  # as systemd does
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT):
-            subprocess.run(["kill", f"-{number.name[3:]}", "--", f"-{process.pid}"], check=True)
+            os.kill(supervisor, number)
+        process.kill()
+    elif ending == "terminal":  # Ctrl-\\
+        os.killpg(process.pid, signal.SIGQUIT)
     elif ending == "kill":
         process.kill()
     arm.log.wait_for(is_ramp, 10)
@@ -232,8 +238,45 @@ def test_however_the_runtime_ends_the_arm_is_let_go_of(arm: VirtualBus, tmp_path
         stream.close()
 
 
+def test_the_suspended_job_of_a_terminal_does_not_take_the_supervisor_along(supervisor: Supervisor) -> None:
+    assert os.getpgid(supervisor._process.pid) != os.getpgrp()
+
+
+@pytest.mark.parametrize("policy", ["limp", "park"])
+def test_on_a_line_that_returns_what_is_sent_the_arm_is_let_go_of_too(
+    arm: VirtualBus, tmp_path: Path, supervisor: Supervisor, policy: StopPolicy
+) -> None:
+    write_calibration(tmp_path, "virtual")
+    arm.inject({"fault": "echo"})
+    with SOFollower(SO101FollowerConfig(id="virtual", port=arm.path, calibration_dir=tmp_path, echo=True)) as robot:
+        energise(arm, robot, supervisor, policy)
+        hang(arm, supervisor)
+        assert supervisor._process.wait(20) == 0
+    assert torque(arm) == {0}
+
+
+def test_an_arm_that_cannot_be_led_to_rest_is_let_go_of(arm: VirtualBus, robot: SOFollower) -> None:
+    """Here because the line began to return what is sent."""
+    robot.prepare()
+    arm.inject({"fault": "echo"})
+    with contextlib.suppress(BusError):  # whether servos answer before the echo is noticed is chance
+        robot.stop("park", threading.Event())
+    arm.log.wait_for(lambda entry: entry.request is None and {"Torque_Enable": 0} in entry.values.values(), 10)
+    assert torque(arm) == {0}
+
+
+def test_a_module_in_the_working_directory_is_not_taken_for_one_of_ours(
+    arm: VirtualBus, robot: SOFollower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "serial.py").write_text("raise SystemExit('somebody else's serial')")
+    monkeypatch.chdir(tmp_path)
+    with Supervisor() as supervisor:
+        energise(arm, robot, supervisor)
+        hang(arm, supervisor)
+
+
 def test_plans_survive_the_way() -> None:
-    plan = StopPlan("park", {1: 1000, 6: 500}, [Axis(1, 2048, 11.375)], 20.0, 3.0)
+    plan = StopPlan("park", {1: 1000, 6: 500}, [Axis(1, 2048, 11.375)], 20.0, 3.0, echo=True)
     assert StopPlan.decode(plan.encode()) == plan
     assert (plan.within_s, StopPlan("limp", {}).within_s) == (5.0, 2.0)
 
