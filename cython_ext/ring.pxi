@@ -1,14 +1,14 @@
 # -- the ring -------------------------------------------------------------------------------------------------------
 
-import threading
-
 import numpy as np
 
 from edge_runtime.errors import ConfigError
 
+cimport cython
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
 from libc.math cimport INFINITY, exp, isfinite
 from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, strcmp
 
 # LeRobot's aggregate functions (async_inference/configs.py, 0.6): keep * old + take * new.
 AGGREGATE = {
@@ -98,7 +98,7 @@ cdef class ActionRing:
     cdef float[:, :, ::1] _rows  # (place, row, joint)
     cdef int64_t _max_age_ns
     # the writers'
-    cdef object _lock
+    cdef cython.pymutex _lock
     cdef object _function
     cdef float[:, ::1] _pairs  # (keep, take) by the depth of the old row, or by its place; beyond, the last
     cdef bint _by_place  # among the rows that both sides cover
@@ -136,57 +136,22 @@ cdef class ActionRing:
         self._function = aggregate if callable(aggregate) else None
         self._pairs = np.array(pairs((0, 1) if callable(aggregate) else aggregate, capacity), np.float32)
         self._by_place = isinstance(aggregate, LinearBlend)
-        self._lock = threading.Lock()
         lay_out(&self._places)
 
-    def merge(
-        self, int64_t first_timestep, const float[:, ::1] chunk not None, uint64_t session, int64_t seen_ns=FARTHEST
-    ):
-        """Blend `chunk` (rows, joints), whose first row is for `first_timestep`, into the plan.
+    def merge(self, int64_t first_timestep, chunk, uint64_t session, int64_t seen_ns=FARTHEST):
+        """Blend `chunk` (rows, joints) float32, whose first row is for `first_timestep`, into the plan.
 
         `seen_ns` is when its observation was made, on the clock of the loop's ticks; without it the rows never age.
         Returns how many rows were taken: those not yet executed. 0 leaves the plan as it is: the chunk is wholly
         stale, or of another session than the open one. Raises ValueError for another shape or more rows than the
         ring can hold; ConfigError when the user's function returns another shape.
         """
-        cdef Py_ssize_t rows = chunk.shape[0], stale, start, both
-        cdef int64_t cursor
-        cdef const float[:, ::1] blended
-        if chunk.shape[1] != self.joints:
-            raise ValueError(f"chunk has {chunk.shape[1]} joints, the ring {self.joints}")
-        if not 1 <= rows <= self.capacity:
-            raise ValueError(f"chunk has {rows} rows, the ring takes 1..{self.capacity}")
-        if not -FARTHEST <= first_timestep <= FARTHEST:
-            raise ValueError(f"first timestep {first_timestep} is not within 2**60")
-        if not 0 <= seen_ns <= FARTHEST:
-            raise ValueError(f"seen_ns: {seen_ns} is not a time within 2**60")
-        with self._lock:
-            if session != self.session:
-                self.foreign_chunks += 1
-                return 0
-            cursor = self._writers_cursor()
-            stale = min(max(cursor - first_timestep, 0), rows)
-            self.dropped_rows += stale
-            if stale == rows:
-                self.stale_chunks += 1
-                return 0
-            first_timestep += stale
-            rows -= stale
-            start, both = self._overlap(cursor, first_timestep, rows)
-            if self._plans[self._last].rows - self._left_behind(cursor) + rows - both > self.capacity:
-                raise ValueError(f"timesteps {first_timestep}..{first_timestep + rows - 1} do not fit beside what is "
-                                 f"planned: the ring holds {self.capacity} rows")
-            if self._function is not None and both:
-                blended = self._call(start, both, first_timestep, chunk[stale:])
-                self._weave(cursor, first_timestep, seen_ns, &chunk[stale, 0], rows, &blended[0, 0])
-            else:
-                if self._by_place:
-                    self._slope(both)
-                self._weave(cursor, first_timestep, seen_ns, &chunk[stale, 0], rows, NULL)
-            add(&self._merges, 1)
-            self.merged_rows += rows
-            self._publish()
-        return rows
+        cdef Py_buffer buffer  # a third of what a typed memoryview costs
+        PyObject_GetBuffer(chunk, &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+        try:
+            return self._merge(first_timestep, &buffer, session, seen_ns)
+        finally:
+            PyBuffer_Release(&buffer)
 
     def open_session(self, uint64_t session, *, bint clear, cursor=None):
         """From now on only chunks of `session` are merged.
@@ -201,7 +166,7 @@ cdef class ActionRing:
             if not clear and cursor is None:
                 return
             start = self._writers_cursor() if cursor is None else cursor
-            self._weave(start, 0, 0, NULL, 0, NULL)
+            self._weave(start, start, 0, NULL, 0, NULL)
             plan = &self._plans[self._places.back]
             if clear:
                 plan.rows = 0
@@ -228,7 +193,7 @@ cdef class ActionRing:
     @property
     def level(self):
         """Planned timesteps not yet executed."""
-        return self._plans[self._last].rows - self._left_behind(self._writers_cursor())
+        return self._plans[self._last].rows - self._row_of(self._writers_cursor())
 
     @property
     def merges(self):
@@ -250,7 +215,7 @@ cdef class ActionRing:
         """Timesteps whose row was passed over because of its age."""
         return load(&self._too_old)
 
-    # the writers' half, the lock held
+    # the writers' half
 
     cdef int64_t _writers_cursor(self) noexcept nogil:
         """The reader's cursor, or the one it will have once it has received the last open_session."""
@@ -259,31 +224,75 @@ cdef class ActionRing:
             return load(&self._cursor)
         return plan.start
 
-    cdef Py_ssize_t _left_behind(self, int64_t cursor) noexcept nogil:
-        """How many rows of the last plan are for timesteps before `cursor`."""
-        cdef Py_ssize_t row = 0
-        while row < self._plans[self._last].rows and self._timesteps[self._last, row] < cursor:
-            row += 1
+    cdef Py_ssize_t _merge(self, int64_t first, Py_buffer *buffer, uint64_t session, int64_t seen) except -1:
+        """`merge` of what its caller holds."""
+        cdef const float *chunk = <const float *> buffer.buf
+        cdef const float[:, ::1] blended
+        cdef const float *blend = NULL
+        cdef Py_ssize_t rows, stale, start, end
+        cdef int64_t cursor
+        if buffer.ndim != 2 or buffer.format == NULL or strcmp(buffer.format, b"f") != 0:
+            raise ValueError("chunk: expected float32 of two dimensions, (rows, joints)")
+        rows = buffer.shape[0]
+        if buffer.shape[1] != self.joints:
+            raise ValueError(f"chunk has {buffer.shape[1]} joints, the ring {self.joints}")
+        if not 1 <= rows <= self.capacity:
+            raise ValueError(f"chunk has {rows} rows, the ring takes 1..{self.capacity}")
+        if not -FARTHEST <= first <= FARTHEST:
+            raise ValueError(f"first timestep {first} is not within 2**60")
+        if not 0 <= seen <= FARTHEST:
+            raise ValueError(f"seen_ns: {seen} is not a time within 2**60")
+        with self._lock:
+            if session != self.session:
+                self.foreign_chunks += 1
+                return 0
+            cursor = self._writers_cursor()
+            stale = min(max(cursor - first, 0), rows)
+            self.dropped_rows += stale
+            if stale == rows:
+                self.stale_chunks += 1
+                return 0
+            first += stale
+            chunk += stale * self.joints
+            rows -= stale
+            start, end = self._row_of(first), self._row_of(first + rows)
+            if start - self._row_of(cursor) + rows + self._plans[self._last].rows - end > self.capacity:
+                raise ValueError(f"timesteps {first}..{first + rows - 1} do not fit beside what is "
+                                 f"planned: the ring holds {self.capacity} rows")
+            if self._function is not None and end > start:
+                blended = self._call(start, end, first, chunk)
+                blend = &blended[0, 0]
+            elif self._by_place:
+                self._slope(end - start)
+            self._weave(cursor, first, seen, chunk, rows, blend)
+            add(&self._merges, 1)
+            self.merged_rows += rows
+            self._publish()
+        return rows
+
+    cdef Py_ssize_t _row_of(self, int64_t timestep) noexcept nogil:
+        """The first row of the last plan that is for `timestep` or later."""
+        cdef const int64_t *timesteps = &self._timesteps[self._last, 0]
+        cdef Py_ssize_t row = self._plans[self._last].rows
+        if row == 0 or timestep <= timesteps[0]:
+            return 0
+        if timestep - timesteps[0] < row:
+            row = <Py_ssize_t> (timestep - timesteps[0])  # without gaps; with some it lies before
+        while timesteps[row - 1] >= timestep:
+            row -= 1
         return row
 
-    cdef (Py_ssize_t, Py_ssize_t) _overlap(self, int64_t cursor, int64_t first, Py_ssize_t rows) noexcept nogil:
-        """The first row of the last plan that the chunk covers too, and how many there are."""
-        cdef Py_ssize_t start = self._left_behind(max(first, cursor)), end = start
-        while end < self._plans[self._last].rows and self._timesteps[self._last, end] < first + rows:
-            end += 1
-        return start, end - start
-
-    cdef _call(self, Py_ssize_t start, Py_ssize_t both, int64_t first, const float[:, ::1] chunk):
+    cdef _call(self, Py_ssize_t start, Py_ssize_t end, int64_t first, const float *chunk):
         """The user's blend of the rows that plan and chunk share; where one side is a hole it sees the other twice."""
         cdef Py_ssize_t i
         cdef const float *planned
         cdef const float *coming
-        shape = (both, self.joints)
+        shape = (end - start, self.joints)
         old, new = np.empty(shape, np.float32), np.empty(shape, np.float32)
         cdef float[:, ::1] olds = old, news = new
-        for i in range(both):
+        for i in range(end - start):
             planned = &self._rows[self._last, start + i, 0]
-            coming = &chunk[self._timesteps[self._last, start + i] - first, 0]
+            coming = chunk + (self._timesteps[self._last, start + i] - first) * self.joints
             memcpy(&olds[i, 0], planned if finite(planned, self.joints) else coming, self.joints * sizeof(float))
             memcpy(&news[i, 0], coming if finite(coming, self.joints) else planned, self.joints * sizeof(float))
         blended = np.ascontiguousarray(self._function(old, new), dtype=np.float32)
@@ -294,60 +303,68 @@ cdef class ActionRing:
     cdef void _weave(
         self, int64_t cursor, int64_t first, int64_t seen, const float *chunk, Py_ssize_t rows, const float *blended
     ) noexcept nogil:
-        """Back place <- the last plan's rows from `cursor` on and the chunk's: two rising runs woven into one."""
-        cdef int last = self._last, back = self._places.back
-        cdef Plan *plan = &self._plans[last]
-        cdef Py_ssize_t old = self._left_behind(cursor), new = 0, row = 0, shared = 0, joints = self.joints
-        while old < plan.rows or new < rows:
-            if new == rows or (old < plan.rows and self._timesteps[last, old] < first + new):
-                self._put(
-                    row, self._timesteps[last, old], self._depths[last, old], self._seen[last, old],
-                    &self._rows[last, old, 0],
-                )
-                old += 1
-            elif old == plan.rows or self._timesteps[last, old] > first + new:
-                self._put(row, first + new, 1, seen, chunk + new * joints)
-                new += 1
-            else:
-                self._blend(row, old, seen, chunk + new * joints, blended, shared)
-                if blended != NULL:
-                    blended += joints
-                old += 1
-                new += 1
-                shared += 1
-            row += 1
-        self._plans[back] = plan[0]
-        self._plans[back].rows = row
+        """Back place <- the last plan from `cursor` on, with the chunk in its place and blended where both have rows.
 
-    cdef inline void _put(
-        self, Py_ssize_t row, int64_t timestep, int depth, int64_t seen, const float *values
+        The chunk's timesteps have no gap, so that plan and chunk need not be merged row by row.
+        """
+        cdef Plan *plan = &self._plans[self._last]
+        cdef Py_ssize_t start = self._row_of(first), end = self._row_of(first + rows), row
+        cdef Py_ssize_t before = start - self._row_of(cursor), after = plan.rows - end
+        self._carry(start - before, 0, before)
+        if rows:
+            self._lay(before, first, seen, chunk, rows)
+        for row in range(start, end):
+            self._blend(row, before + self._timesteps[self._last, row] - first, seen, blended, row - start)
+        self._carry(end, before + rows, after)
+        self._plans[self._places.back] = plan[0]
+        self._plans[self._places.back].rows = before + rows + after
+
+    cdef void _carry(self, Py_ssize_t old, Py_ssize_t row, Py_ssize_t rows) noexcept nogil:
+        """So many rows of the last plan, from `old` on, to the back place, from `row` on."""
+        cdef int last = self._last, back = self._places.back
+        memcpy(&self._timesteps[back, row], &self._timesteps[last, old], rows * sizeof(int64_t))
+        memcpy(&self._depths[back, row], &self._depths[last, old], rows * sizeof(int))
+        memcpy(&self._seen[back, row], &self._seen[last, old], rows * sizeof(int64_t))
+        memcpy(&self._rows[back, row, 0], &self._rows[last, old, 0], rows * self.joints * sizeof(float))
+
+    cdef void _lay(
+        self, Py_ssize_t row, int64_t first, int64_t seen, const float *values, Py_ssize_t rows
     ) noexcept nogil:
-        self._timesteps[self._places.back, row] = timestep
-        self._depths[self._places.back, row] = depth
-        self._seen[self._places.back, row] = seen
-        memcpy(&self._rows[self._places.back, row, 0], values, self.joints * sizeof(float))
+        """The chunk's rows to the back place, from `row` on, as if nothing had been planned."""
+        cdef int64_t *timesteps = &self._timesteps[self._places.back, row]
+        cdef int64_t *seens = &self._seen[self._places.back, row]
+        cdef int *depths = &self._depths[self._places.back, row]
+        cdef Py_ssize_t i
+        for i in range(rows):
+            timesteps[i] = first + i
+            seens[i] = seen
+            depths[i] = 1
+        memcpy(&self._rows[self._places.back, row, 0], values, rows * self.joints * sizeof(float))
 
     cdef inline void _blend(
-        self, Py_ssize_t row, Py_ssize_t old, int64_t seen, const float *new, const float *blended, Py_ssize_t shared
+        self, Py_ssize_t old, Py_ssize_t row, int64_t seen, const float *blended, Py_ssize_t shared
     ) noexcept nogil:
-        """Row of the back place <- row `old` of the last plan with `new`: the finite side, the young one, or both."""
+        """Row of the back place <- row `old` of the last plan with it: the finite side, the young one, or both."""
         cdef const float *planned = &self._rows[self._last, old, 0]
-        cdef int depth = self._depths[self._last, old], joint
-        cdef int64_t timestep = self._timesteps[self._last, old], before = self._seen[self._last, old]
-        cdef const float *pair
-        cdef float *out
-        if not finite(new, self.joints) or before - seen > self._max_age_ns:
-            self._put(row, timestep, depth, before, planned)
-        elif not finite(planned, self.joints) or seen - before > self._max_age_ns:
-            self._put(row, timestep, 1, seen, new)
-        elif blended != NULL:
-            self._put(row, timestep, depth + 1, max(seen, before), blended)
-        else:
-            self._put(row, timestep, depth + 1, max(seen, before), planned)
-            pair = &self._pairs[min(shared if self._by_place else depth - 1, self._pairs.shape[0] - 1), 0]
-            out = &self._rows[self._places.back, row, 0]
-            for joint in range(self.joints):
-                out[joint] = pair[0] * out[joint] + pair[1] * new[joint]
+        cdef float *out = &self._rows[self._places.back, row, 0]
+        cdef int depth = self._depths[self._last, old]
+        cdef int64_t before = self._seen[self._last, old]
+        cdef Py_ssize_t joints = self.joints, joint, place
+        cdef float keep, take
+        if not finite(out, joints) or before - seen > self._max_age_ns:
+            self._carry(old, row, 1)
+            return
+        if not finite(planned, joints) or seen - before > self._max_age_ns:
+            return
+        self._depths[self._places.back, row] = depth + 1
+        self._seen[self._places.back, row] = max(seen, before)
+        if blended != NULL:
+            memcpy(out, blended + shared * joints, joints * sizeof(float))
+            return
+        place = min(shared if self._by_place else depth - 1, self._pairs.shape[0] - 1)
+        keep, take = self._pairs[place, 0], self._pairs[place, 1]
+        for joint in range(joints):
+            out[joint] = keep * planned[joint] + take * out[joint]
 
     cdef void _slope(self, Py_ssize_t both) noexcept nogil:
         """The pairs of a LinearBlend where `both` timesteps are shared: up in equal parts, then the chunk alone."""

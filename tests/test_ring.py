@@ -236,6 +236,31 @@ def test_a_users_function_that_returns_another_shape_is_refused_and_changes_noth
     assert (ring.merges, drain(ring)) == (1, {0: 1, 1: 2})
 
 
+def test_another_writer_waits_for_a_users_function() -> None:
+    begun, goes_on, opened = threading.Event(), threading.Event(), threading.Event()
+
+    def blend(old: Floats, new: Floats) -> Floats:
+        begun.set()
+        assert goes_on.wait(10)
+        return new
+
+    def open_another() -> None:
+        ring.open_session(1, clear=True)
+        opened.set()
+
+    ring = ActionRing(20, JOINTS, blend)
+    ring.merge(0, chunk(0, 1), 0)
+    writers = [threading.Thread(target=ring.merge, args=(0, chunk(2, 3), 0)), threading.Thread(target=open_another)]
+    writers[0].start()
+    assert begun.wait(10)
+    writers[1].start()
+    assert not opened.wait(0.05)
+    goes_on.set()
+    for writer in writers:
+        writer.join(10)
+    assert (ring.merges, ring.session, ring.level) == (2, 1, 0)
+
+
 def test_a_users_function_that_raises_changes_nothing() -> None:
     def blend(old: Floats, new: Floats) -> Floats:
         raise ZeroDivisionError("no weight left")
@@ -308,6 +333,8 @@ def test_settings_that_cannot_work_are_refused(make: Callable[[], object], messa
         (np.zeros((0, JOINTS), np.float32), 0),
         (np.zeros((21, JOINTS), np.float32), 0),
         (np.zeros((2, JOINTS), np.float64), 0),
+        (np.zeros((2, JOINTS), ">f4"), 0),
+        (np.zeros(JOINTS, np.float32), 0),
         (np.zeros((4, 2 * JOINTS), np.float32)[:, ::2], 0),
         (np.zeros((11, JOINTS), np.float32), 50),  # beside the ten that are planned
         (np.zeros((2, JOINTS), np.float32), 2**62),
