@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from policy_server.deadlines import Deadlines
 
@@ -39,22 +42,24 @@ def test_none_is_forgotten_however_many_set_them_at_once() -> None:
     assert cleared == []
 
 
-def test_what_is_set_and_cleared_for_each_message_wakes_nobody() -> None:
+def test_what_is_set_and_cleared_for_each_message_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first of its kind does: the thread then sleeps no longer than the shortest time anybody gave."""
     deadlines = Deadlines()
-    looks = 0
-    wait = deadlines._changed.wait
-
-    def counted(timeout: float | None = None) -> bool:
-        nonlocal looks
-        looks += 1
-        return wait(timeout)
-
-    deadlines._changed.wait = counted  # type: ignore[method-assign]
+    slept: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+    woken: list[object] = []
+    condition = deadlines._changed
+    wait, notify = condition.wait, condition.notify
+    monkeypatch.setattr(condition, "wait", lambda timeout=None: (slept.put(timeout), wait(timeout)))
+    monkeypatch.setattr(condition, "notify", lambda: (woken.append(0), notify()))
     deadlines.start()
-    for _ in range(1000):
-        deadlines.set("idle", 600.0, lambda: None)
+    assert slept.get(timeout=5) is None
+    deadlines.set("idle", 600.0, lambda: None)
+    assert slept.get(timeout=5) == pytest.approx(600, abs=5)
+    deadlines.set("sending", 10.0, lambda: None)
+    deadlines.clear("sending")
+    assert slept.get(timeout=5) == pytest.approx(10, abs=5)
+    for _ in range(100):
         deadlines.set("sending", 10.0, lambda: None)
         deadlines.clear("sending")
+    assert len(woken) == 2
     deadlines.stop()
-    assert looks < 10
