@@ -16,7 +16,7 @@ import onnxruntime
 
 from edge_runtime import flags
 from edge_runtime.errors import UsageError
-from serverbench import reach
+from serverbench import line, reach
 
 
 @dataclass
@@ -24,7 +24,7 @@ class BenchConfig:
     """One run of all measurements, about six minutes."""
 
     quick: bool = False  # short ones, within a minute: for a look, not for the record
-    only: str = ""  # one part: small, seeing, most, replace or soak
+    only: str = ""  # one part: small, seeing, forwards, most, replace or soak
     threads: int = 1  # of one inference; the others serve
     debug: bool = False
 
@@ -37,10 +37,10 @@ def main(argv: list[str]) -> int:
     print(f"{platform.machine()}, {cores} cores, onnxruntime {onnxruntime.__version__}, threads {config.threads}")
     missed = 0
     for part in reach.PARTS if not config.only else [config.only]:
-        for line in reach.PARTS[part](reach.QUICK if config.quick else reach.FULL, config.threads):
-            verdict = {True: "met", False: "MISSED", None: "a number"}[line.met]
-            print(f"Reach: {line.what}: {line.reach}: {line.measured}: {verdict}", flush=True)
-            missed += line.met is False
+        for each in reach.PARTS[part](line.QUICK if config.quick else line.FULL, config.threads):
+            verdict = {True: "met", False: "MISSED", None: "a number"}[each.met]
+            print(f"Reach: {each.what}: {each.reach}: {each.measured}: {verdict}", flush=True)
+            missed += each.met is False
     print(f"{missed} missed" if missed else "all met")
     return 0
 

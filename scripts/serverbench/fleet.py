@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ class Seen:
 
     records: Sequence[Record]
     for_s: float
+    cpu_s: float  # that all robots took together meanwhile
 
     @property
     def starved(self) -> int:
@@ -89,14 +91,16 @@ async def _run(
     fleet = [Robot(policy, number, threshold=threshold, keep=keep) for number in range(robots)]
     channels = [grpc.aio.insecure_channel(address, OPTIONS) for _ in fleet]
     until = asyncio.Event()
+    before_s = time.process_time()
     tasks = [asyncio.create_task(robot.run(channel, until)) for robot, channel in zip(fleet, channels, strict=True)]
     ends = [asyncio.create_task(asyncio.sleep(for_s))]
     if meanwhile is not None:
         ends.append(asyncio.ensure_future(meanwhile()))
     await asyncio.wait([asyncio.gather(*ends), *tasks], return_when=asyncio.FIRST_COMPLETED)
     until.set()
+    cpu_s = time.process_time() - before_s
     try:
         await asyncio.gather(*tasks, *ends)
     finally:
         await asyncio.gather(*(channel.close() for channel in channels))
-    return Seen([robot.record for robot in fleet], for_s)
+    return Seen([robot.record for robot in fleet], for_s, cpu_s)

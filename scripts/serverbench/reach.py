@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -21,8 +20,9 @@ from policy_server import bundle
 from policy_server.bundle import STATE, Bundle, features
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime
-from serverbench import fleet, variant
+from serverbench import fleet, throughput, variant
 from serverbench.fleet import Seen
+from serverbench.line import Effort, Line, ms
 from serverbench.robot import Robot
 from serverbench.server import Server
 
@@ -31,29 +31,6 @@ G = 0.5
 ADDED = ("admit", "wait", "prepare", "finish")
 BATCH = 8  # the server's max_batch
 SHIFT = 5.0  # joint units between the bundle that is replaced and the one that replaces it
-
-
-@dataclass(frozen=True)
-class Line:
-    what: str
-    reach: str
-    measured: str
-    met: bool | None = None  # None: a number to print
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long each measurement lasts, and how often it is repeated."""
-
-    seconds: float
-    repeats: int
-    most_robots: int
-    idle_s: float
-    observations: int
-
-
-FULL = Effort(seconds=8.0, repeats=3, most_robots=1024, idle_s=10.0, observations=200_000)
-QUICK = Effort(seconds=2.0, repeats=1, most_robots=32, idle_s=2.0, observations=5_000)
 
 
 def load(name: str) -> Bundle:
@@ -73,8 +50,14 @@ def small(effort: Effort, threads: int) -> Iterator[Line]:
 
 def seeing(effort: Effort, threads: int) -> Iterator[Line]:
     """A policy with two cameras, 100 times as slow: the engine is what is short."""
+    policy = load(SEEING).policy
     with Server(SEEING, threads=threads) as server:
-        yield _throughput(server, load(SEEING).policy, effort)[1]
+        yield throughput.line(throughput.flood(server, policy, effort), policy)
+
+
+def forwards(effort: Effort, threads: int) -> Iterator[Line]:
+    """Between the two: the small policy made slower step by step."""
+    yield from throughput.forwards(load(SMALL), effort, threads)
 
 
 def most(effort: Effort, threads: int) -> Iterator[Line]:
@@ -87,7 +70,7 @@ def replace(effort: Effort, threads: int) -> Iterator[Line]:
     """A model is replaced three times while robots run it; each chunk is held against the bundle of its digest."""
     old = load(SMALL)
     with tempfile.TemporaryDirectory(prefix="serverbench-") as work:
-        new = bundle.load(variant.write(old.path, Path(work) / "new", SHIFT))
+        new = bundle.load(variant.write(old.path, Path(work) / "new", shift=SHIFT))
         with Server(old.path, threads=threads) as server:
             yield _replace(server, old, new, effort)
 
@@ -98,49 +81,40 @@ def soak(effort: Effort, threads: int) -> Iterator[Line]:
         yield _soak(server, load(SMALL).policy, effort.observations)
 
 
-PARTS = {"small": small, "seeing": seeing, "most": most, "replace": replace, "soak": soak}
+PARTS = {"small": small, "seeing": seeing, "forwards": forwards, "most": most, "replace": replace, "soak": soak}
 
 
 def _small(server: Server, policy: Policy, effort: Effort) -> Iterator[Line]:
-    one = [steady(server, policy, 1, effort.seconds) for _ in range(effort.repeats)]
-    eight = [steady(server, policy, 8, effort.seconds) for _ in range(effort.repeats)]
+    one, eight = [], []
+    for _ in range(effort.repeats):  # in turns: what else the machine does is then the same for both
+        one.append(steady(server, policy, 1, effort.seconds))
+        eight.append(steady(server, policy, 8, effort.seconds))
     alone_s = statistics.median(seen.p95_s for seen in one)
     together_s = statistics.median(seen.p95_s for seen in eight)
     forward_s = statistics.median(seen.stage_p50_s("infer") for seen in one)
+    most_s = 2 * alone_s + forward_s
     starved = sum(seen.starved for seen in eight)
+    robots = f"8 robots at {policy.fps:g} Hz, {policy.name}"
+    yield Line(f"{robots}: ticks after the first chunk", "0 starved", f"{starved} starved", starved == 0)
     yield Line(
-        f"8 robots at {policy.fps:g} Hz, {policy.name}",
-        "0 starved; p95 <= 2 x one robot's + a forward",
-        f"{starved} starved; p95 {_ms(together_s)} ({_ms(alone_s)} alone, forward {_ms(forward_s)})",
-        starved == 0 and together_s <= 2 * alone_s + forward_s,
+        f"{robots}: p95 of a round trip, median of {len(eight)}",
+        "<= 2 x one robot's + a forward",
+        f"{ms(together_s)}, at most {ms(most_s)} (2 x {ms(alone_s)} + {ms(forward_s)})",
+        together_s <= most_s,
     )
-    flood, throughput = _throughput(server, policy, effort)
+    flood = throughput.flood(server, policy, effort)
+    seen = flood.seen
     yield Line(
         "the same, each asking as soon as it is answered",
         "mean batch > 1; nobody below half of the mean",
-        f"mean batch {flood.mean_batch:.1f}; least {flood.least_share:.2f} of the mean; {flood.rate:.0f}/s",
-        flood.mean_batch > 1 and flood.least_share >= 0.5,
+        f"mean batch {seen.mean_batch:.1f}; least {seen.least_share:.2f} of the mean; {seen.rate:.0f}/s",
+        seen.mean_batch > 1 and seen.least_share >= 0.5,
     )
-    yield throughput
+    yield throughput.line(flood, policy)
     added_s = statistics.median(seen.stage_p50_s(*ADDED) for seen in one)
-    yield Line("added to a chunk: " + ", ".join(ADDED), "p50 <= 1 ms", f"p50 {_ms(added_s)}", added_s <= 1e-3)
+    yield Line("added to a chunk: " + ", ".join(ADDED), "p50 <= 1 ms", f"p50 {ms(added_s)}", added_s <= 1e-3)
     idle = asyncio.run(_idle(server, policy, effort.idle_s))
     yield Line("idle, 4 robots connected", "< 2 % of a core", f"{idle:.2%} of a core", idle < 0.02)
-
-
-def _throughput(server: Server, policy: Policy, effort: Effort) -> tuple[Seen, Line]:
-    """8 robots that ask as soon as they are answered, against what the engine gave while it was at work."""
-    before_s, mine_s = server.cpu_s, time.process_time()
-    flood = fleet.run(server.address, policy, 8, effort.seconds, threshold=None)
-    cpu_s, mine_s = (server.cpu_s - before_s) / flood.chunks, (time.process_time() - mine_s) / flood.chunks
-    ratio = flood.rate / flood.engine_rate
-    return flood, Line(
-        f"throughput at 8 sessions, {policy.name}",
-        ">= 0.9 x the engine at that batch size",
-        f"{flood.rate:.0f}/s = {ratio:.2f} x {flood.engine_rate:.0f}/s at {flood.mean_batch:.1f}; "
-        f"processor for a chunk: server {_ms(cpu_s)}, robot {_ms(mine_s)}",
-        ratio >= 0.9,
-    )
 
 
 async def _idle(server: Server, policy: Policy, seconds: float) -> float:
@@ -177,7 +151,7 @@ def _most(server: Server, policy: Policy, effort: Effort) -> Line:
         f"most robots at {policy.fps:g} fps, g = {G:g}, {policy.name}",
         "0 starved",
         f"{found}; by the formula {carried(policy, forward_s)} on average, {sure(policy, forward_s)} however they ask "
-        f"(forward of {BATCH}: {_ms(forward_s)})",
+        f"(forward of {BATCH}: {ms(forward_s)})",
     )
 
 
@@ -255,7 +229,3 @@ def _soak(server: Server, policy: Policy, observations: int) -> Line:
         f"{grown_mb:+.1f} MB since {warm_at}, when it was {warm_mb:.0f} MB",
         grown_mb < 5,
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"

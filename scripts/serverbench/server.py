@@ -52,8 +52,13 @@ class Server:
     @property
     def cpu_s(self) -> float:
         """Processor time so far, all threads."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.process.pid)
+
+    @property
+    def threads_s(self) -> dict[str, float]:
+        """Processor time so far of each thread."""
+        folder = Path(f"/proc/{self.process.pid}/task")
+        return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9 for task in folder.iterdir()}
 
     @property
     def rss_mb(self) -> float:
@@ -64,3 +69,9 @@ class Server:
     def _follow(self) -> None:
         assert self.process.stderr is not None
         self.log += (line.rstrip() for line in self.process.stderr)
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,96 @@
+"""How near the server comes to what its engine does alone, and what else takes the processor."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_runtime.wire.messages import Policy
+from policy_server.bundle import Bundle
+from serverbench import echo, fleet, variant
+from serverbench.fleet import Seen
+from serverbench.line import Effort, Line, ms
+from serverbench.server import Server
+
+ROBOTS = 8
+REACH = 0.9  # of the engine
+LAYERS = (0, 2, 4, 8, 16, 32)  # added to the small policy: forwards between its own and some milliseconds
+SENT, ANSWERED = 96, 1284  # bytes of an observation and of a chunk of the small policy
+
+
+@dataclass(frozen=True)
+class Flood:
+    """What robots saw that asked all the time; processor time for a chunk in seconds."""
+
+    seen: Seen
+    server_s: float
+    engine_s: float  # of that, the thread that runs the engine
+
+    @property
+    def robot_s(self) -> float:
+        return self.seen.cpu_s / self.seen.chunks
+
+    @property
+    def ratio(self) -> float:
+        """Of the engine's rate while it was at work."""
+        return self.seen.rate / self.seen.engine_rate
+
+    def __str__(self) -> str:
+        seen = self.seen
+        return f"{seen.rate:.0f}/s = {self.ratio:.2f} x {seen.engine_rate:.0f}/s at {seen.mean_batch:.1f}"
+
+
+def flood(server: Server, policy: Policy, effort: Effort) -> Flood:
+    """The median of several, by ratio."""
+    found = [_flood(server, policy, effort) for _ in range(effort.repeats)]
+    return sorted(found, key=lambda each: each.ratio)[len(found) // 2]
+
+
+def _flood(server: Server, policy: Policy, effort: Effort) -> Flood:
+    before_s, threads_s = server.cpu_s, server.threads_s
+    seen = fleet.run(server.address, policy, ROBOTS, effort.seconds, threshold=None)
+    engine_s = max(after_s - threads_s.get(thread, 0.0) for thread, after_s in server.threads_s.items())
+    return Flood(seen, (server.cpu_s - before_s) / seen.chunks, engine_s / seen.chunks)
+
+
+def line(found: Flood, policy: Policy) -> Line:
+    cores = len(os.sched_getaffinity(0))
+    most = cores / (found.server_s + found.robot_s)
+    return Line(
+        f"throughput at {ROBOTS} sessions, {policy.name}",
+        f">= {REACH:g} x the engine at that batch size",
+        f"{found}; processor for a chunk: server {ms(found.server_s)} (the engine's thread {ms(found.engine_s)}), "
+        f"robot {ms(found.robot_s)}, so {cores} cores carry {most:.0f}/s",
+        found.ratio >= REACH,
+    )
+
+
+def forwards(bundle: Bundle, effort: Effort, threads: int) -> Iterator[Line]:
+    """The same with layers that do nothing but take time: from which forward on the engine is what is short."""
+    cost = echo.measure(ROBOTS, effort.seconds, SENT, ANSWERED)
+    yield Line(
+        "gRPC alone, the same streams and sizes",
+        "no policy",
+        f"{cost.rate:.0f}/s; processor for a pair: server {ms(cost.server_s)}, robot {ms(cost.robot_s)}",
+    )
+    enough: list[float] = []
+    for layers in LAYERS:
+        with tempfile.TemporaryDirectory(prefix="serverbench-") as work:
+            slower = variant.write(bundle.path, Path(work) / "slower", layers=layers)
+            with Server(slower, threads=threads) as server:
+                found = flood(server, bundle.policy, effort)
+        forward_s = 1 / found.seen.engine_rate
+        enough = [*enough, forward_s] if found.ratio >= REACH else []
+        yield Line(
+            f"forward of {ms(forward_s)} for each of a batch",
+            "how near to the engine",
+            f"{found}; processor for a chunk: server {ms(found.server_s)}, robot {ms(found.robot_s)}",
+        )
+    yield Line(
+        f"the forward from which on the server gives {REACH:g} of the engine",
+        "for each of a batch",
+        ms(enough[0]) if enough else "none of these",
+    )
