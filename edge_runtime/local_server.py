@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,20 +14,26 @@ from types import TracebackType
 
 from edge_runtime.errors import EdgeRuntimeError, ModelError, UsageError
 
+log = logging.getLogger(__name__)
+
 STOP_S = 5.0
+WAITING_EVERY_S = 0.1
+_LOGGED = re.compile(r"\S+ \S+ ([A-Z]+) \S+: (.*)")  # time, level, who, what
+_SERVES = "serving ["
 _LAST_WORDS = "policy-server: "  # how its one line begins when it fails
 
 
 class LocalServer:
     """Runs `policy-server start BUNDLE` as a child that ends with this process; `address` is where it listens.
 
-    `on_exit` is called when it has ended, whatever the reason.
+    What it logs is logged here. `on_exit` is called when it has ended, whatever the reason.
     """
 
     def __init__(self, bundle: Path, *, on_exit: Callable[[], None]) -> None:
         self._bundle = bundle
         self._on_exit = on_exit
         self._last_words = ""
+        self._settled = threading.Event()  # it serves, or has ended
         self._folder = tempfile.TemporaryDirectory(prefix="edge-runtime-")
         self.address = f"unix:{self._folder.name}/policy.sock"
         self._process: subprocess.Popen[str] | None = None
@@ -45,6 +53,11 @@ class LocalServer:
         self._watcher = threading.Thread(target=self._watch, args=(self._process,), name="local-server", daemon=True)
         self._watcher.start()
         return self
+
+    def wait(self, cancelled: threading.Event, waiting: Callable[[], None] = lambda: None) -> None:
+        """Returns once it serves, has ended, or `cancelled`; `waiting` is called now and then until it does."""
+        while not self._settled.wait(WAITING_EVERY_S) and not cancelled.is_set():
+            waiting()
 
     @property
     def failed(self) -> bool:
@@ -85,7 +98,12 @@ class LocalServer:
         for line in process.stderr:
             if line.startswith(_LAST_WORDS):
                 self._last_words = line.removeprefix(_LAST_WORDS).strip()
-            else:
-                sys.stderr.write(line)
+                continue
+            found = _LOGGED.match(line)
+            level, said = found.groups() if found else ("INFO", line.rstrip())
+            log.log(getattr(logging, level, logging.INFO), "%s", said)
+            if said.startswith(_SERVES):
+                self._settled.set()
         process.wait()
         self._on_exit()
+        self._settled.set()

@@ -40,8 +40,7 @@ from edge_runtime.wire.messages import Answer, Chunk, Failure, Hello, Observatio
 
 SERVER = Group("server")
 
-PATIENCE_S = 2.0  # for a server that runs
-WARM_UP_S = 120.0  # for one that we start
+PATIENCE_S = 2.0
 ANSWER_S = 30.0
 LOOKS = 5  # the first answer is often a slow one
 
@@ -215,10 +214,10 @@ def _stream(config: StartConfig, stack: ExitStack) -> tuple[PolicyStream, str]:
         return PolicyStream(access, give_up_after_s=PATIENCE_S), f"{config.server_address}{encrypted}"
     exited = threading.Event()
     server = stack.enter_context(LocalServer(config.bundle, on_exit=exited.set))
-    stream = PolicyStream(Access(server.address), give_up_after_s=WARM_UP_S)
-    if stream.describe(exited) is None:
+    server.wait(exited)
+    if exited.is_set():
         raise server.failure()
-    return stream, f"a server of our own for {config.bundle}"
+    return PolicyStream(Access(server.address), give_up_after_s=PATIENCE_S), f"a server of our own for {config.bundle}"
 
 
 def _vectors(config: StartConfig, policy: Policy) -> dict[str, NamedVector]:

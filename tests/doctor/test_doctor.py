@@ -70,6 +70,12 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+def test_a_server_of_our_own_leaves_the_page_to_the_findings() -> None:
+    done = doctor("--bundle=act_so101_pick_place", "--fps=30")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "✓ reachable     a server of our own for act_so101_pick_place" in done.stdout
+
+
 def test_all_is_well_and_nothing_moves(folder: Path) -> None:
     with programs(folder) as arm:
         done = doctor(*flags(arm, folder))

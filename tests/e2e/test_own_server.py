@@ -19,6 +19,8 @@ def child_of(pid: int, module: str) -> int:
 def test_a_server_of_our_own_that_is_killed_ends_the_run_and_stops_the_arm(arm: Arm, folder: Path) -> None:
     with Edge(folder, *arm.flags, "--bundle=act_so101_pick_place") as edge:
         edge.wait_for("-> running")
+        assert "serving [act_so101_pick_place]" in edge.text
+        assert "WARNING" not in edge.text  # it is waited for until it serves
         os.kill(child_of(edge.process.pid, "policy_server"), signal.SIGKILL)
         assert edge.wait() == 70, edge.text
         assert edge.lines[-1].endswith("bundle: the policy server for act_so101_pick_place was ended by signal 9")
