@@ -175,6 +175,8 @@ class Runtime:
             stages=self._stages,
         )
         self._systemd.ready()
+        if server is not None:
+            server.wait(self._stop, self._systemd.alive)
         description = stream.describe(self._stop, self._systemd.alive)
         if server is not None and server.failed:
             raise server.failure()
