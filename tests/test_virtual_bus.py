@@ -247,6 +247,22 @@ def test_the_link_must_not_hide_a_file(tmp_path: Path) -> None:
         assert os.stat(arm.path).st_rdev
 
 
+def test_a_link_is_one_line_s_and_whoever_else_takes_it_keeps_it(tmp_path: Path) -> None:
+    link, way_round = tmp_path / "arm", tmp_path / "x" / ".." / "arm"
+    (tmp_path / "x").mkdir()
+    with VirtualBus(link=link) as arm:
+        arm.inject({"fault": "unplug"})  # the name is ours all the same
+        with pytest.raises(OutputError, match="arm: a virtual arm that runs has it"), VirtualBus(link=way_round):
+            pass
+        arm.inject({"fault": "replug"})
+        assert os.stat(link).st_rdev
+        link.unlink()
+        link.symlink_to("/dev/null")
+    assert str(link.readlink()) == "/dev/null"
+    with VirtualBus(link=way_round):
+        assert os.stat(link).st_rdev != os.stat("/dev/null").st_rdev
+
+
 def test_the_log_is_for_people_too(arm: VirtualBus, client: Client) -> None:
     client.write(3, "Goal_Position", 1500)
     client.read(3, "Goal_Position")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import heapq
 import os
 import select
+import socket
 import struct
 import termios
 import threading
@@ -13,6 +16,7 @@ import time
 import tty
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 
 from edge_runtime.errors import OutputError
@@ -37,6 +41,7 @@ class Line:
         self._name = ""  # of the pty; empty while unplugged
         self._master = self._slave = self._wake = -1  # file descriptors
         self._calls: list[tuple[Callable[[], None], Future[None]]] = []
+        self._claim = ExitStack()
         self._closing = False
         self._heard_s = 0.0
         self._thread = threading.Thread(target=self._run, name="virtual-bus", daemon=True)
@@ -53,8 +58,12 @@ class Line:
         return speed
 
     def open(self) -> None:
-        """Plug in and begin to listen; OutputError when the link cannot be made."""
-        self.plug()
+        """Plug in and begin to listen; OutputError when the link cannot be made, or is that of another line."""
+        with ExitStack() as opening:
+            if self._link is not None:
+                opening.enter_context(_claim(self._link))
+            self.plug()
+            self._claim = opening.pop_all()
         self._wake = os.eventfd(0)
         self._thread.start()
 
@@ -64,6 +73,7 @@ class Line:
             self.call(self._end)
             self._thread.join()
             os.close(self._wake)
+            self._claim.close()
 
     def call(self, act: Callable[[], None]) -> None:
         """Have the thread, which owns the port, do `act`, and wait until it has."""
@@ -96,9 +106,9 @@ class Line:
         """Close both sides, as pulling the adapter does: every client sees the line hang up."""
         if not self._name:
             return
-        self._name = ""
-        if self._link is not None and self._link.is_symlink():
+        if self._link is not None and self._link.is_symlink() and str(self._link.readlink()) == self._name:
             self._link.unlink()
+        self._name = ""
         self._due.clear()
         self._decoder.reset()
         os.close(self._slave)
@@ -177,6 +187,20 @@ def _do(act: Callable[[], None], done: Future[None]) -> None:
         done.set_exception(error)
     else:
         done.set_result(None)
+
+
+def _claim(link: Path) -> socket.socket:
+    """The name is ours while this is open and we live: a second line would take it from under the first's clients."""
+    name = hashlib.sha256(os.fsencode(link.parent.resolve() / link.name)).hexdigest()
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0virtual-arm-{name}")
+    except OSError as error:
+        claim.close()
+        taken = "a virtual arm that runs has it; give this one a link of its own"
+        why = taken if error.errno == errno.EADDRINUSE else error.strerror
+        raise OutputError(f"link: {link}: {why}") from error
+    return claim
 
 
 def _point(link: Path, target: str) -> None:
