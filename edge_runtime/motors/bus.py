@@ -12,15 +12,17 @@ from edge_runtime.motors import feetech
 from edge_runtime.motors.feetech import StatusDecoder, error_names
 from edge_runtime.motors.port import Port
 
+TIMEOUT_S = 0.05  # long enough for an adapter that keeps bytes for 16 ms
+
 logger = logging.getLogger(__name__)
 
 
 class Bus:
     """Feetech servos on the serial port `port`, a path or a Port; a context manager that opens and closes it.
 
-    `timeout_s` is for each try and long enough for an adapter that keeps bytes for 16 ms; `names` (id -> name) serves
-    the error messages; `echo` is for a bare UART, which hears its own bytes. Counted, for reports: `flags` (error bits
-    ever seen, by id), `misses` (answers that did not come, by id), `damaged` frames and `stray` bytes.
+    `timeout_s` is for each try; `names` (id -> name) serves the error messages; `echo` is for a bare UART, which hears
+    its own bytes. Counted, for reports: `flags` (error bits ever seen, by id), `misses` (answers that did not come, by
+    id), `damaged` frames and `stray` bytes.
     """
 
     def __init__(
@@ -28,7 +30,7 @@ class Bus:
         port: str | Port,
         *,
         names: Mapping[int, str] | None = None,
-        timeout_s: float = 0.05,
+        timeout_s: float = TIMEOUT_S,
         retries: int = 2,
         echo: bool = False,
     ) -> None:

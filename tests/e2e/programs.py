@@ -140,7 +140,7 @@ class Arm(Program):
             f"--robot.port={self.ready['port']}",
             f"--robot.id={self.ready['robot_id']}",
             f"--robot.calibration_dir={self.ready['calibration_dir']}",
-            "--robot.bus_timeout_ms=25",  # the virtual servos share the machine with whatever else it does
+            "--robot.bus_timeout_ms=100",  # the virtual servos share the machine with whatever else it does
             f"--extra_state={{environment_state: {self.ready['http']}/state}}",
         ]
 

@@ -82,8 +82,8 @@ class ArmBench:
             *("--robot.type=so101_follower", f"--robot.port={self.folder}/arm", "--robot.id=virtual"),
             *(f"--robot.calibration_dir={self.folder}", f"--server_address={self.address}"),
             *(f"--fault_folder={self.folder}/faults", f"--summary={self.folder}/summary.json"),
-            *("--chunk_size_threshold=0.5", "--robot.max_missed_replies=8"),
-            "--robot.bus_timeout_ms=25",  # the virtual servos share the machine with whatever else it does
+            "--chunk_size_threshold=0.5",
+            "--robot.bus_timeout_ms=100",  # the virtual servos share the machine with whatever else it does
         ]
 
     @contextmanager

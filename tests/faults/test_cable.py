@@ -109,7 +109,7 @@ def at_work(cable: Cable, address: str, folder: Path) -> Iterator[tuple[ArmBench
     with arm(folder) as (bus, log), cable.robot.hosting(lambda: Film(noise)) as film:
         rig = ArmBench(folder, bus, log, address)
         camera = f"{{front: {{type: opencv, index_or_path: '{film.url}', fps: {FPS}}}}}"
-        flags = (f"--robot.cameras={camera}", "--insecure=true", "--robot.bus_timeout_ms=25")
+        flags = (f"--robot.cameras={camera}", "--insecure=true")
         with cable.robot.hosting(lambda: rig.start(*flags)) as edge:
             edge.wait_for("-> running")
             yield rig, edge

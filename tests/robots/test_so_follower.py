@@ -57,6 +57,13 @@ def test_noise_is_no_servo_bus(config: SO101FollowerConfig, arm: VirtualBus) -> 
         SOFollower(config).open()
 
 
+def test_a_line_slower_than_most_is_waited_for_as_long_as_told(config: SO101FollowerConfig, arm: VirtualBus) -> None:
+    arm.inject({"fault": "late", "delay_s": 0.06})
+    config.bus_timeout_ms = 1000.0
+    with SOFollower(config) as robot:
+        assert robot.read()[0] == pytest.approx((POSE[0] - 2048) * 360 / 4095)
+
+
 def test_missing_servos_are_named(config: SO101FollowerConfig, arm: VirtualBus) -> None:
     arm.inject({"fault": "silent", "ids": [2, 6]})
     expected = r"no answer from shoulder_lift \(id 2\), gripper \(id 6\); of six servos 4 answer"
