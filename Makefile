@@ -33,7 +33,7 @@ fuzz: build  ## every door through which a stranger's bytes come in, ten minutes
 	$(BIN)/python scripts/fuzz.py $(ARGS)
 
 protos: build  ## protos/policy.proto -> edge_runtime/wire
-	$(BIN)/python -m grpc_tools.protoc -Iedge_runtime/wire=protos --python_out=. --pyi_out=. --grpc_python_out=. edge_runtime/wire/policy.proto
+	$(BIN)/python -m grpc_tools.protoc -Iedge_runtime/wire=protos --python_out=. --pyi_out=. edge_runtime/wire/policy.proto
 
 test-export: .venv-export/ready  ## what needs torch, in an environment of its own
 	$(EXPORT_BIN)/python -m pytest -m export tests/export $(ARGS)

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -57,6 +57,12 @@ def start(config: StartConfig, supervisor: Supervisor | None = None) -> int:
 
 def print_summary(account: Account) -> None:
     output.say(summary.text(account.report()))
+
+
+def _goals(joints: Sequence[messages.Joint], goals: Iterable[float]) -> str:
+    """`goal shoulder_pan 12.3, …, gripper 50.0`, in joint units, for a person who compares them with the arm."""
+    named = (f"{joint.name.removesuffix('.pos')} {goal:.1f}" for joint, goal in zip(joints, goals, strict=True))
+    return f"goal {', '.join(named)}"
 
 
 def _ends() -> list[int]:
@@ -315,9 +321,9 @@ class Runtime:
                 self._state.observe(now_s, connected=observer.is_connected, level=record.level)
                 for onlooker in self._onlookers:
                     onlooker.see(record, parts.account)
-                if self._config.dry_run and now_s >= print_at_s:
+                if self._config.dry_run and record.level > 0 and now_s >= print_at_s:
                     print_at_s = now_s + PRINT_GOALS_EVERY_S
-                    output.say("goal " + " ".join(f"{value:.1f}" for value in record.goal))
+                    output.say(_goals(parts.robot.joints, record.goal))
             observer.observe(record)
 
     # -- stopping ---------------------------------------------------------------------------------------------------
@@ -363,9 +369,15 @@ class Runtime:
 
     def _heed(self, number: int) -> None:
         """The first signal stops the run, a second makes the arm limp at once; more change nothing."""
-        if self._stop.is_set():
+        again = self._stop.is_set()
+        if again:
             self._hurry.set()
-        self.stop()
+        self.stop()  # first the arm, then the words
+        name = signal.Signals(number).name
+        policy = self._config.robot.stop_policy
+        log.info(
+            f"{name} again: limp at once" if again else f"{name}: the arm comes to rest ({policy}); again: at once"
+        )
 
     # -- reporting --------------------------------------------------------------------------------------------------
 

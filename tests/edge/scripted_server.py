@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import grpc
 import numpy as np
 
-from edge_runtime.wire import codec, policy_pb2, policy_pb2_grpc
+from edge_runtime.wire import codec, policy_pb2
 from edge_runtime.wire.messages import (
     Answer,
     Chunk,
@@ -34,7 +34,7 @@ def chunk_for(observation: Observation, value: float = 1.0, rows: int = 10) -> C
 
 
 @dataclass
-class ScriptedServer(policy_pb2_grpc.PolicyServiceServicer):
+class ScriptedServer:
     """`answer(observation)` is what comes back; `refuse` ends every stream with that status instead of a welcome."""
 
     answer: Callable[[Observation], Answer | None] = chunk_for
@@ -53,10 +53,27 @@ class ScriptedServer(policy_pb2_grpc.PolicyServiceServicer):
 
     def _start(self, port: int) -> grpc.Server:
         server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-        policy_pb2_grpc.add_PolicyServiceServicer_to_server(self, server)
+        server.add_generic_rpc_handlers((self._methods(),))
         self.port = server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()
         return server
+
+    def _methods(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            "edge_runtime.policy.v1.PolicyService",
+            {
+                "Describe": grpc.unary_unary_rpc_method_handler(
+                    self.Describe,
+                    request_deserializer=policy_pb2.DescribeRequest.FromString,
+                    response_serializer=policy_pb2.ServerDescription.SerializeToString,
+                ),
+                "Act": grpc.stream_stream_rpc_method_handler(
+                    self.Act,
+                    request_deserializer=policy_pb2.ClientMessage.FromString,
+                    response_serializer=policy_pb2.ServerMessage.SerializeToString,
+                ),
+            },
+        )
 
     @property
     def address(self) -> str:

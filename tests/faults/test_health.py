@@ -164,6 +164,16 @@ def test_what_begins_and_what_ends_is_said_once(arm: VirtualBus, bus: Bus, caplo
     assert go(3) == []
     arm.inject({"fault": "clear"})
     assert go(3) == ["elbow_flex (id 3) is well again"]
+    arm.inject({"fault": "silent", "ids": [1, 2]})
+    assert go(3) == ["shoulder_pan (id 1), shoulder_lift (id 2) do not answer"]
+    arm.inject({"fault": "silent", "ids": [1, 2, 3, 4, 5, 6]})
+    assert go(3) == ["elbow_flex (id 3), wrist_flex (id 4), wrist_roll (id 5), gripper (id 6) do not answer"]
+    arm.inject({"fault": "clear"})
+    assert go(3) == ["all servos are well again"]
+    arm.inject({"fault": "silent", "ids": [1, 2, 3, 4, 5, 6]})
+    assert go(3) == ["no servo answers"]
+    arm.inject({"fault": "clear"})
+    assert go(3) == ["all servos are well again"]
     arm.inject({"fault": "flags", "ids": [6], "bits": "overload"})
     arm.inject({"fault": "register", "ids": [1], "name": "Present_Temperature", "value": 61})
     arm.inject({"fault": "register", "ids": [2], "name": "Present_Voltage", "value": 95})
