@@ -21,7 +21,7 @@ import numpy as np
 
 from edge_runtime._realtime import ActionRing, ActuatorLoop, FeetechPort
 from edge_runtime.timing import BUCKETS, Histogram, bucket_floor
-from picture import BLUE, VERMILION, picture
+from picture import BLUE, VERMILION, legend, picture
 from virtual_bus import virtual_bus
 
 HZ = 100
@@ -97,7 +97,7 @@ def plot(path: Path, found: Mapping[str, Histogram]) -> None:
         axis.set_xlim(*edges_us[[0, -1]])
         axis.set_xlabel(f"lateness of a wake-up at {HZ} Hz beside a thread that hogs the GIL, µs")
         axis.set_ylabel("share of the wake-ups, %")
-        axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)
+        legend(axis, 2)
 
 
 def _readable(us: float) -> str:

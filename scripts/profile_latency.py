@@ -20,7 +20,7 @@ from typing import Any
 from edge_runtime import flags
 from edge_runtime.profiler import cli
 from edge_runtime.timing import SERVER_STAGES
-from picture import BLUE, GREEN, GREY, VERMILION, picture
+from picture import BLUE, GREEN, GREY, VERMILION, legend, picture
 
 QUICK = ("--bundle=act_so101_cubes", "--chunk_size_threshold=1", "--chunks=20")
 PLACES = {"robot": BLUE, "network": VERMILION, "server": GREEN, "other": GREY}
@@ -67,7 +67,7 @@ def plot(path: Path, profile: Mapping[str, Any]) -> None:
         )
         for name, colour in PLACES.items():
             axis.barh(0, 0, color=colour, label=name)
-        axis.legend(fontsize="small")
+        legend(axis, len(PLACES))
 
 
 def in_ms(times: Mapping[str, float]) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from asyncbench.link import FPS
 from asyncbench.reach import AT_300_MS, DEFAULT
 from asyncbench.table import Row
 from asyncbench.trial import Trial
-from picture import BLUE, COLOURS, GREY, VERMILION, picture
+from picture import BLUE, COLOURS, GREY, VERMILION, legend, picture
 
 _MARKERS = "os^vD<>P"
 _SHOWN: tuple[method.Share, ...] = (0.0, 0.5, 0.7, "auto")
@@ -42,33 +42,36 @@ SEAM_MAX = Measure("largest step at a seam,\njoint units", lambda seen: seen.sea
 
 def against_latency(rows: Sequence[Row], file: Path) -> None:
     """Success and task time, sequential and asynchronous with the default method."""
-    _draw([row for row in rows if row.cell.method in ("sequential", DEFAULT)], (SOLVED, TIME), 720, file)
+    labels = {"sequential": "sequential", DEFAULT: f"asynchronous ({DEFAULT})"}
+    _draw(rows, labels, (SOLVED, TIME), 720, file)
 
 
 def methods(rows: Sequence[Row], file: Path) -> None:
     """Success, time and seams of every method."""
-    _draw(rows, (SOLVED, TIME, SEAM_MEAN, SEAM_MAX), 1300, file)
+    labels = {row.cell.method: row.cell.method for row in rows}
+    _draw(rows, labels, (replace(SOLVED, interval=None), TIME, SEAM_MEAN, SEAM_MAX), 1300, file)
 
 
-def _draw(rows: Sequence[Row], measures: Sequence[Measure], height_px: int, file: Path) -> None:
-    """A column for each world, a line for each method, over the constant links with the automatic threshold."""
-    rows = [row for row in rows if _is_drawn(row.cell)]
+def _draw(
+    rows: Sequence[Row], labels: Mapping[str, str], measures: Sequence[Measure], height_px: int, file: Path
+) -> None:
+    """A column for each world, a line for each method that has a label, over the constant links and with g = auto."""
+    rows = [row for row in rows if row.cell.method in labels and _is_drawn(row.cell)]
     worlds = list(dict.fromkeys(row.cell.world for row in rows))
     if not worlds:
         return
-    names = list(dict.fromkeys(row.cell.method for row in rows))
     with picture(file, height_px, len(measures), len(worlds), sharex=True, sharey="row") as axes:
         for column, world in enumerate(worlds):
             axes[0][column].set_title(f"the goal {'stays' if world == 'still' else 'moves once'}")
             axes[-1][column].set_xlabel("latency, ms")
             for axis, measure in zip(axes[:, column], measures, strict=True):
-                for name, colour, marker in zip(names, COLOURS, _MARKERS, strict=False):
+                for (name, label), colour, marker in zip(labels.items(), COLOURS, _MARKERS, strict=False):
                     seen = {_ms(r.cell): r.evidence for r in rows if (r.cell.world, r.cell.method) == (world, name)}
-                    _line(axis, seen, measure, label=name, color=colour, marker=marker)
+                    _line(axis, seen, measure, label=label, color=colour, marker=marker)
         for axis, measure in zip(axes[:, 0], measures, strict=True):
             axis.set_ylabel(measure.label)
-            axis.set_ylim(0)
-        axes[0][0].legend(fontsize="small", ncols=1 + len(names) // 3)
+            axis.set_ylim(0, 100 if "%" in measure.label else None)
+        legend(axes[0][0], 4)
 
 
 def _is_drawn(cell: Cell) -> bool:
@@ -80,6 +83,8 @@ def _ms(cell: Cell) -> int:
 
 
 def _line(axis: Any, seen: dict[int, Evidence], measure: Measure, **style: Any) -> None:
+    if not seen:
+        return
     at = sorted(seen)
     values = [measure.value(seen[ms]) for ms in at]
     axis.plot(at, values, linestyle="--" if style["label"] == "sequential" else "-", markersize=5, **style)
@@ -104,7 +109,7 @@ def levels(cells: Sequence[Cell], seed: int, file: Path) -> None:
         for axis, cell in zip(axes[:, 0], shown, strict=True):
             _level(axis, cell, seed)
         axes[-1][0].set_xlabel("time from the start of the episode, s")
-        axes[-1][0].legend(loc="upper center", bbox_to_anchor=(0.5, -0.4), ncols=3, frameon=False)
+        legend(axes[-1][0], 3)
 
 
 def _level(axis: Any, cell: Cell, seed: int) -> None:
