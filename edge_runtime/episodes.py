@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import urllib.error
 import urllib.request
@@ -15,6 +16,8 @@ from edge_runtime.account import Account
 from edge_runtime.checks import check_address
 from edge_runtime.errors import DeviceError
 from edge_runtime.observer import Observer
+
+log = logging.getLogger(__name__)
 
 RESET_S = 30.0
 ASK_S = 2.0
@@ -102,6 +105,7 @@ class EpisodeSeries:
             outcome = self._judge.wait(stop)
             if outcome is None:
                 return
+            log.info("episode with seed %d: %s", seed, "success" if outcome.success else "no success")
             starved = self._starved
             waiting = self._merges_before is not None  # no chunk ever came
             self._account.episodes.append(
