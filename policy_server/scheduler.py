@@ -1,4 +1,4 @@
-"""Sessions that have something -> a batch -> the engine -> answers; one thread for each model, and one for its answers.
+"""Sessions that have something -> a batch -> the engine -> answers; one thread for each model.
 
 1. The engine never waits for company (unless `batch_window_s` says so): when it falls free it takes what is there.
 2. Most urgent first, at most `max_batch`. Urgency is a time, so that whoever waits gets ahead of all who come later:
@@ -7,22 +7,17 @@
    two batches. So a batch is of one engine, and so is everything that is answered from it.
 4. A batch that raises is halved until the one that is to blame stands alone; the others get their chunks. So does a
    batch that is too large for the memory.
-5. With somebody waiting, the engine goes on at once and the answers are given beside it; the next batch's are not given
-   before all of the last's.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
-from types import TracebackType
 from typing import Protocol
 
 from edge_runtime.errors import ModelError
@@ -71,7 +66,7 @@ class Source(Protocol):
 
 
 class Ledger(Protocol):
-    """Who keeps the books: `served` by whoever gives the answers, `halved` by the engine's thread."""
+    """Who keeps the books. Called on the engine's thread."""
 
     def served(self, batch: Sequence[Work], began_s: float, ended_s: float) -> None: ...
     def halved(self) -> None: ...
@@ -170,21 +165,16 @@ class Scheduler:
                 return
             self.provider = engine.provider
             shift.warm.set_result(engine.provider)
-            with _Beside(f"answers-{self._name}", self._busy) as answers:
-                while sources := self._next(shift.over):
-                    batch = [work for source in sources if (work := source.take())]
-                    if batch:
-                        self._batch_since_s = time.monotonic()
-                        self._serve(engine, batch, answers)
-                        self._batch_since_s = None
+            while sources := self._next(shift.over):
+                batch = [work for source in sources if (work := source.take())]
+                if batch:
+                    self._batch_since_s = time.monotonic()
+                    self._serve(engine, batch)
+                    self._batch_since_s = None
             if self._stopping.is_set():
                 self.over.set_result(None)
         except Exception as error:  # a defect of ours: the program has to end, not to look as if it served
             self.over.set_exception(error)
-
-    def _busy(self) -> bool:
-        """Whether somebody waits for the engine."""
-        return bool(self._sources)
 
     def _note(self, progress: str) -> None:
         self.progress = progress
@@ -203,7 +193,7 @@ class Scheduler:
             self._sources.difference_update(chosen)
             return chosen
 
-    def _serve(self, engine: Engine, batch: Sequence[Work], answers: _Beside) -> None:
+    def _serve(self, engine: Engine, batch: Sequence[Work]) -> None:
         taken_s = time.monotonic()
         try:
             inputs = prepare([work.inputs for work in batch])
@@ -214,80 +204,30 @@ class Scheduler:
                 raise RuntimeError(f"the engine gave {len(actions)} chunks for {len(batch)} observations")
         except Exception as error:  # an engine may raise anything; it ends in an answer and in the log
             if len(batch) == 1:
-                answers.do(partial(batch[0].failed, error))
+                batch[0].failed(error)
                 return
             log.warning("a batch of %d failed and is halved: %s", len(batch), error)
             self._ledger.halved()
             middle = len(batch) // 2
-            self._serve(engine, batch[:middle], answers)
-            self._serve(engine, batch[middle:], answers)
+            self._serve(engine, batch[:middle])
+            self._serve(engine, batch[middle:])
             return
         if self._inject_s:
             self._stopping.wait(self._inject_s)
         ready_s = time.monotonic()
-
-        def answer() -> None:
-            for work, chunk in zip(batch, actions, strict=True):
-                work.done(
-                    chunk,
-                    Timing(
-                        wait=taken_s - work.since_s,
-                        prepare=prepared_s - taken_s,
-                        infer=inferred_s - prepared_s,
-                        inject=ready_s - inferred_s,
-                        batch=len(batch),
-                        ready_s=ready_s,
-                    ),
-                )
-            self._ledger.served(batch, taken_s, ready_s)
-
-        answers.do(answer)
-
-
-class _Beside:
-    """Does one thing at a time, in order: on a thread of its own while its caller is `busy`, at once when it is not.
-
-    What was raised there is raised again by the next `do`, or by leaving.
-    """
-
-    def __init__(self, name: str, busy: Callable[[], bool]) -> None:
-        self._busy = busy
-        self._place = threading.Lock()  # held from `do` until what it was given is done
-        self._things: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._raised: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def __enter__(self) -> _Beside:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._things.put(None)
-        self._thread.join()
-        self._check()
-
-    def do(self, thing: Callable[[], None]) -> None:
-        self._place.acquire()
-        self._check()
-        if self._busy():
-            self._things.put(thing)
-            return
-        thing()
-        self._place.release()
-
-    def _check(self) -> None:
-        if self._raised is not None:
-            raise self._raised
-
-    def _run(self) -> None:
-        for thing in iter(self._things.get, None):
-            try:
-                thing()
-            except Exception as error:
-                self._raised = error
-            self._place.release()
+        for work, chunk in zip(batch, actions, strict=True):
+            work.done(
+                chunk,
+                Timing(
+                    wait=taken_s - work.since_s,
+                    prepare=prepared_s - taken_s,
+                    infer=inferred_s - prepared_s,
+                    inject=ready_s - inferred_s,
+                    batch=len(batch),
+                    ready_s=ready_s,
+                ),
+            )
+        self._ledger.served(batch, taken_s, time.monotonic())
 
 
 class _Shift:

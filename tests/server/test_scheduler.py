@@ -223,40 +223,7 @@ def test_a_thread_that_dies_is_noticed(engine: Echo) -> None:
             scheduler.over.result(5)
 
 
-class Slow(Asker):
-    """Its answer takes until `hears` is set."""
-
-    def __init__(self, name: float) -> None:
-        super().__init__(name)
-        self.hears = threading.Event()
-
-    def take(self) -> Work | None:
-        work = super().take()
-        assert work is not None
-
-        def done(actions: Any, timing: Timing) -> None:
-            assert self.hears.wait(10)
-            work.done(actions, timing)
-
-        return replace(work, done=done)
-
-
-def test_the_engine_goes_on_while_the_last_batch_is_answered_and_answers_keep_their_order(engine: Echo) -> None:
-    slow, next_one = Slow(1), Asker(2)
-    with running(engine) as scheduler:
-        scheduler.submit(slow)
-        assert engine.entered.get(timeout=5) == [1]
-        scheduler.submit(next_one)
-        engine.gate.release(2)
-        assert engine.entered.get(timeout=5) == [2]
-        assert slow.answers.empty()
-        assert next_one.answers.empty()
-        slow.hears.set()
-        assert next_one.answer()[0].tolist() == [[2]]
-        assert not slow.answers.empty()
-
-
-def test_a_defect_while_answering_beside_the_engine_is_noticed(engine: Echo) -> None:
+def test_a_defect_while_answering_is_noticed(engine: Echo) -> None:
     class Broken(Asker):
         def take(self) -> Work | None:
             work = super().take()
