@@ -216,12 +216,28 @@ def test_all_is_answered_before_a_stream_that_is_done_ends(robot: Robot, engine:
 def test_a_robot_that_vanishes_in_mid_batch_leaves_the_others_alone(
     server: PolicyServer, engine: HeldEngine, policy: Policy, robot: Robot
 ) -> None:
-    with Robot(server.address, hello_to(policy)) as vanishing:
-        engine.gate.clear()
-        vanishing.welcomed().send(look(1))
-        engine.sizes.get(timeout=5)
-    engine.gate.set()
-    assert isinstance(robot.ask(look(1)), Chunk)
+    shared, gone = threading.Event(), threading.Event()
+
+    def hold(batch: Mapping[str, Any]) -> None:
+        if len(batch["observation.state"]) == 2:
+            shared.set()
+            assert gone.wait(10)
+
+    engine.spoil = hold
+    engine.gate.clear()
+    with Robot(server.address, hello_to(policy)) as other:
+        with Robot(server.address, hello_to(policy)) as vanishing:
+            robot.send(look(1))
+            assert engine.sizes.get(timeout=5) == 1
+            for each in (other.welcomed(), vanishing.welcomed()):
+                each.send(look(1))
+                each.send_bytes(codec.encode_ping(Ping(1)).SerializeToString())
+                assert each.receive() == Ping(1)  # what was sent before it is in the slot
+            engine.gate.set()
+            assert shared.wait(5)
+        gone.set()
+        assert other.receive().batch == 2
+    assert isinstance(robot.receive(), Chunk)
 
 
 def test_a_peer_that_does_not_read_is_dropped(tiny: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
