@@ -150,6 +150,7 @@ class Newcomer:
             "/dev/v4l/by-id/usb-Arducam_B0332-video-index0": cameras.get("wrist", ""),
             "width: 640, height: 480, fps: 30": "width: 96, height: 96",
             "127.0.0.1:8080": self._address,
+            "  id: my_arm\n": "  id: my_arm\n  bus_timeout_ms: 100\n",  # these servos share the machine with the rest
             "/etc/": f"{self.root}/etc/",
             "ls /dev/serial/by-id/": "ls /dev",
         }.items():

@@ -6,7 +6,7 @@ from edge_runtime.config import RobotConfig, SOFollowerConfig
 from edge_runtime.errors import ConfigError
 from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.port import adapters
-from edge_runtime.robots.so_servos import IDS
+from edge_runtime.robots import so_servos
 
 
 def so_arm(config: RobotConfig) -> SOFollowerConfig:
@@ -19,5 +19,4 @@ def so_arm(config: RobotConfig) -> SOFollowerConfig:
 
 
 def bus_of(config: RobotConfig) -> Bus:
-    arm = so_arm(config)
-    return Bus(arm.port, names={number: joint for joint, number in IDS.items()}, echo=arm.echo)
+    return so_servos.bus_of(so_arm(config))

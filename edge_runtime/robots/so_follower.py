@@ -17,7 +17,6 @@ import numpy as np
 from edge_runtime.config import SOFollowerConfig, StopPolicy
 from edge_runtime.errors import BusError, ConfigError
 from edge_runtime.motors import calibration as calibrations
-from edge_runtime.motors.bus import TIMEOUT_S, Bus
 from edge_runtime.motors.calibration import JOINTS, UNITS, Mode
 from edge_runtime.motors.feetech import error_names
 from edge_runtime.motors.port import adapters
@@ -56,12 +55,7 @@ class SOFollower:
         self.lower: Vector = limits[:, 0]
         self.upper: Vector = limits[:, 1]
         self._rest = self._rest_pose()
-        self._bus = Bus(
-            config.port,
-            names={number: joint for joint, number in IDS.items()},
-            timeout_s=max(TIMEOUT_S, (config.bus_timeout_ms or 0.0) / 1e3),
-            echo=config.echo,
-        )
+        self._bus = so_servos.bus_of(config)
         self._torque_limits: dict[int, int] = {}  # in use; empty while torque is none of our business
         self._loop_port: Any = None
         self._servos: ServoWatch | None = None

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from edge_runtime.config import SOFollowerConfig
 from edge_runtime.errors import BusError, ConfigError
-from edge_runtime.motors.bus import Bus
+from edge_runtime.motors.bus import TIMEOUT_S, Bus
 from edge_runtime.motors.calibration import JOINTS, JointCalibration, differences
 from edge_runtime.motors.feetech import MODELS
 
@@ -28,6 +29,13 @@ MULTI_TURN = 0x10  # bit of register Phase; with it, positions are not those of 
 Memory = dict[str, dict[int, int]]  # register -> id -> value
 
 logger = logging.getLogger(__name__)
+
+
+def bus_of(config: SOFollowerConfig) -> Bus:
+    """The bus of that arm, which waits as long as a tick of the loop may, and for any adapter long enough."""
+    names = {number: joint for joint, number in IDS.items()}
+    timeout_s = max(TIMEOUT_S, (config.bus_timeout_ms or 0.0) / 1e3)
+    return Bus(config.port, names=names, timeout_s=timeout_s, echo=config.echo)
 
 
 def check_models(bus: Bus) -> None:

@@ -34,7 +34,7 @@ def make(arm: VirtualBus, joint: int, id: int, code: int = 0) -> None:
 
 
 def flags(arm: VirtualBus) -> list[str]:
-    return ["setup-motors", "--robot.type=so101_follower", f"--robot.port={arm.path}"]
+    return ["setup-motors", "--robot.type=so101_follower", f"--robot.port={arm.path}", "--robot.bus_timeout_ms=100"]
 
 
 def test_six_new_servos(arm: VirtualBus) -> None:

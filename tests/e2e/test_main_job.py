@@ -47,6 +47,7 @@ def test_a_config_file_runs_until_sigterm_and_again(arm: Arm, server: Server, fo
                     "port": arm.ready["port"],
                     "id": arm.ready["robot_id"],
                     "calibration_dir": arm.ready["calibration_dir"],
+                    "bus_timeout_ms": 100,
                 },
                 "server_address": server.address,
                 "extra_state": {"environment_state": arm.ready["http"] + "/state"},

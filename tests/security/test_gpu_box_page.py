@@ -66,7 +66,7 @@ class Lab:
         arm = stack.enter_context(Process("virtual-arm", "edge_runtime.cli", flags, folder)).ready()
         (self.arm / "arm.yaml").write_text(
             f"robot: {{type: so101_follower, port: {arm['port']}, id: {arm['robot_id']}, "
-            f"calibration_dir: {arm['calibration_dir']}}}\n"
+            f"calibration_dir: {arm['calibration_dir']}, bus_timeout_ms: 100}}\n"
             f"extra_state: {{environment_state: {arm['http']}/state}}\nserver_address: 127.0.0.1:8080\n"
         )
 
