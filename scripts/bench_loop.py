@@ -85,7 +85,7 @@ def show(who: str, lateness: Histogram) -> None:
 
 def plot(path: Path, found: Mapping[str, Histogram]) -> None:
     """The share of wake-ups by how late they were, ten bars to a decade, with the 99th percentile of each."""
-    edges_us = np.logspace(0, 5, 51)
+    edges_us = np.logspace(0, 6, 61)
     at_us = np.clip([bucket_floor(index) / 1e3 for index in range(BUCKETS)], edges_us[0], edges_us[-1])
     with picture(path, 480) as ((axis,),):
         for (who, lateness), colour in zip(found.items(), (BLUE, VERMILION), strict=True):

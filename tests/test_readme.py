@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import cv2
 import pytest
 
 from edge_runtime import cli as edge
@@ -15,6 +18,12 @@ from tests.e2e.programs import Program
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+SHORTER = {  # the commands under the pictures, in seconds instead of minutes
+    "scripts/asyncbench.py": ["--seeds=1", "--links=[constant-300]", "--thresholds=[0.5,auto]", "--output=."],
+    "scripts/bench_loop.py": ["--quick"],
+    "scripts/profile_latency.py": ["--chunks=3"],
+}
+ELSEWHERE = {"bench_vs_lerobot", "bench_export"}  # they need LeRobot, or torch
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="the page is in the repository, not in the wheel")
 
@@ -61,6 +70,28 @@ def test_pages_that_are_linked_exist() -> None:
     linked = re.findall(r"\]\((?!http)([^)#]+)", README.read_text())
     assert linked
     assert [page for page in linked if not (ROOT / page).exists()] == []
+
+
+def test_each_script_that_is_named_is_run_by_make_bench() -> None:
+    named = set(re.findall(r"scripts/(\w+)\.py", README.read_text()))
+    assert named
+    for name in named - ELSEWHERE:
+        assert "quick" in (ROOT / "scripts" / f"{name}.py").read_text(), name
+
+
+def test_the_commands_under_the_pictures_draw_them(tmp_path: Path) -> None:
+    shown = [ROOT / path for path in re.findall(r"!\[[^]]+\]\((docs/figures/[^)]+)\)", section("Figures"))]
+    assert len(shown) == 4
+    drawing = [words[1:] for words in commands(section("Figures")) if words[0] == "python" and words[1] in SHORTER]
+    assert len(drawing) == len(SHORTER)
+    for script, *flags in drawing:
+        command = [sys.executable, str(ROOT / script), *flags, *SHORTER[script]]  # the last of a flag counts
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+    for picture in shown:
+        assert picture.stat().st_size < 150_000
+        for file in (picture, tmp_path / picture.name):
+            assert cv2.imread(str(file)).shape[1] == 1200, file
 
 
 def test_step_by_step_the_arm_moves(tmp_path: Path) -> None:
