@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +14,13 @@ import pytest
 
 from policy_server import bundle
 
+from ..e2e.programs import Server
 from ..server.bundles import write_bundle
-from ..server.test_program import address_of, started
 from .attacks import ATTACKS, OK, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MB = 5.0
 FLAGS = (
-    "--listen=127.0.0.1:0",
     "--providers=cpu",
     "--threads=1",
     "--limits.unfinished_s=2",
@@ -59,12 +57,9 @@ def full_house(target: Target) -> None:
 @pytest.fixture(scope="module")
 def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
     path = write_bundle(tmp_path_factory.mktemp("bundles") / "besieged", cameras=[("front", 48, 64)], extra=2, chunk=50)
-    with started(path, *FLAGS) as server:
-        address = address_of(server)
-        assert server.stderr is not None
-        threading.Thread(target=server.stderr.read, daemon=True).start()  # a full pipe would stop the server
+    with Server(path.parent, str(path), *FLAGS) as server:
         honest = subprocess.Popen(
-            [sys.executable, "-m", "tests.security.honest", address],
+            [sys.executable, "-m", "tests.security.honest", server.address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -73,9 +68,10 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
         try:
             assert honest.stdout is not None
             assert honest.stdout.readline() == "running\n"
-            target = Target(address, bundle.load(path).policy)
+            target = Target(server.address, bundle.load(path).policy)
             full_house(target)
-            yield Besieged(server.pid, target, honest, resident_mb(server.pid))
+            pid = server.process.pid
+            yield Besieged(pid, target, honest, resident_mb(pid))
         finally:
             honest.kill()
             honest.communicate()
