@@ -28,7 +28,7 @@ from edge_runtime.cameras.opencv import OpenCVCamera
 from edge_runtime.config import OpenCVCameraConfig
 from edge_runtime.errors import AccessError, CameraError
 
-PATIENCE_S = 10.0  # far beyond what any frame takes; a test that waits for longer has failed
+PATIENCE_S = 20.0  # far beyond what any frame takes; a test that waits for longer has failed
 GREETING = 4  # frames that OpenCV's FFmpeg may want to see before it calls a stream open
 
 

@@ -119,7 +119,7 @@ def test_a_tick_is_one_sync_read_and_one_sync_write(line: Line) -> None:
     assert bytes.fromhex("FF FF FE 0A 82 38 02 01 02 03 04 05 06 26") == ALL
     assert line.requests == [ALL]
     assert ticks_of(loop) == list(TICKS)
-    assert line.written.get(timeout=5) == feetech.sync_write("Goal_Position", dict.fromkeys(IDS, 2048))
+    assert line.written.get(timeout=20) == feetech.sync_write("Goal_Position", dict.fromkeys(IDS, 2048))
 
 
 def test_goals_go_out_as_lerobots_own_bytes(line: Line) -> None:
@@ -137,7 +137,7 @@ def test_goals_go_out_as_lerobots_own_bytes(line: Line) -> None:
     loop.prime([30, -20, 10, 0, 45, 50])
     loop.tick(0)
     expected = "FF FF FE 16 83 2A 02 01 57 09 02 1E 07 03 73 08 04 02 08 05 FF 09 06 02 08 0B"
-    assert line.written.get(timeout=5) == bytes.fromhex(expected)
+    assert line.written.get(timeout=20) == bytes.fromhex(expected)
 
 
 WORKED = [  # mode, drive_mode, raw -> unit, unit -> raw; homing_offset -85, range 812..3304
@@ -201,7 +201,7 @@ def test_positions_and_goals_below_zero_are_sign_and_magnitude(line: Line) -> No
     loop.prime([-2148 * 360 / 4095] * 6)
     loop.tick(0)
     assert ticks_of(loop) == [-100] * 6
-    assert line.written.get(timeout=5) == feetech.sync_write("Goal_Position", dict.fromkeys(IDS, -100))
+    assert line.written.get(timeout=20) == feetech.sync_write("Goal_Position", dict.fromkeys(IDS, -100))
 
 
 def test_a_goal_that_the_register_cannot_hold_never_goes_out(line: Line) -> None:
@@ -210,11 +210,11 @@ def test_a_goal_that_the_register_cannot_hold_never_goes_out(line: Line) -> None
     loop = ActuatorLoop(ring, port, fps=30)
     loop.prime([10, 20, 30, 40, 50, 60])
     loop.tick(0)
-    sent = line.written.get(timeout=5)
+    sent = line.written.get(timeout=20)
     for beyond in (2901.0, -3062.0, 3e38, -3e38):
         ring.merge(ring.cursor, np.full((1, 6), beyond, np.float32), 0)
         loop.tick(0)
-        assert line.written.get(timeout=5) == sent
+        assert line.written.get(timeout=20) == sent
     assert port.held_goals == 24
     assert port.to_raw(0, math.nan) is None
 
@@ -398,7 +398,7 @@ def test_a_line_that_repeats_our_bytes(line: Line) -> None:
     loop = loop_on(port)
     for tick in range(3):
         loop.tick(tick)
-        goal = line.written.get(timeout=5)
+        goal = line.written.get(timeout=20)
         os.write(line.master, goal)
         assert select.select([line.slave], [], [], 5)[0]
         assert ticks_of(loop) == list(TICKS)
@@ -445,9 +445,9 @@ def test_a_cable_that_comes_out_while_waiting_ends_run(line: Line) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert hung.wait(5)
+    assert hung.wait(20)
     line.hang_up()
-    thread.join(5)
+    thread.join(20)
     assert "is the cable out?" in str(faults[0])
     assert len(faults[0].ticks) == 5
 

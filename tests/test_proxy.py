@@ -43,7 +43,7 @@ def echo() -> Iterator[str]:
 
 def dial(proxy: Proxy) -> socket.socket:
     host, port = proxy.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=5)
+    return socket.create_connection((host, int(port)), timeout=20)
 
 
 def round_trip_s(line: socket.socket, size: int = 1) -> float:
@@ -73,7 +73,7 @@ def test_a_black_hole_takes_all_and_gives_it_back_when_it_ends(echo: str) -> Non
         with pytest.raises(TimeoutError):
             line.recv(16)
         proxy.link = Link()
-        line.settimeout(5)
+        line.settimeout(20)
         assert line.recv(16) == b"lost?"
 
 
@@ -89,5 +89,5 @@ def test_nobody_at_the_far_end_ends_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     with Proxy(address) as proxy, dial(proxy) as line:
-        line.settimeout(5)
+        line.settimeout(20)
         assert line.recv(16) == b""

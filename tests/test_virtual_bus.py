@@ -92,7 +92,7 @@ def test_sdk_reads_and_writes(client: Client, arm: VirtualBus) -> None:
 def test_sdk_sync_reads_and_writes(client: Client, arm: VirtualBus) -> None:
     assert client.sync_read("Present_Position") == (sdk.COMM_SUCCESS, POSITIONS)
     assert client.sync_write("Goal_Position", dict.fromkeys(IDS, 2000)) == sdk.COMM_SUCCESS
-    entry = arm.log.wait_for(lambda entry: entry.instruction == "SYNC_WRITE", 5.0)
+    entry = arm.log.wait_for(lambda entry: entry.instruction == "SYNC_WRITE", 20.0)
     assert entry.values == {servo: {"Goal_Position": 2000} for servo in IDS}
     assert {servo.get("Goal_Position") for servo in arm.servos.values()} == {2000}
 
@@ -140,7 +140,7 @@ def test_reg_write_waits_for_action(client: Client, arm: VirtualBus) -> None:
     client.packets.regWriteTxRx(client.port, 1, 42, 2, list(encode("Goal_Position", 1024)))
     assert arm.servos[1].get("Goal_Position") == 1111
     client.packets.action(client.port, sdk.BROADCAST_ID)
-    arm.log.wait_for(lambda entry: entry.instruction == "ACTION", 5.0)
+    arm.log.wait_for(lambda entry: entry.instruction == "ACTION", 20.0)
     assert client.read(1, "Goal_Position")[0] == 1024
 
 
@@ -160,7 +160,7 @@ def test_nonsense_harms_nobody(client: Client, arm: VirtualBus) -> None:
         client.port.ser.write(frame(servo, code, dice.randbytes(size)) + dice.randbytes(10))
         client.port.ser.reset_input_buffer()
     client.port.ser.write(frame(2, Instruction.PING))
-    answer = arm.log.wait_for(lambda entry: entry.request == Frame(2, Instruction.PING, b""), 5.0)
+    answer = arm.log.wait_for(lambda entry: entry.request == Frame(2, Instruction.PING, b""), 20.0)
     assert answer.frame.servo == 2
     assert all(str(entry) for entry in arm.log)
 

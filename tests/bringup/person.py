@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 PROGRAM = (sys.executable, "-m", "edge_runtime.cli")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 CTRL_C = "\x03"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 MODULES = {"edge-runtime": "edge_runtime.cli", "policy-server": "policy_server"}
 
 

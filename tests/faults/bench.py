@@ -101,7 +101,7 @@ class ArmBench:
         while not self.log.goals.empty():
             self.log.goals.get()
         for _ in range(count):
-            self.log.goals.get(timeout=10)
+            self.log.goals.get(timeout=20)
 
     def goals(self, since_s: float = 0.0) -> list[dict[int, int]]:
         """Every write of goals since then, as id -> ticks."""

@@ -56,7 +56,7 @@ class Log(logging.Handler):
             return next((line for line in self.lines if all(part in line for part in parts)), "")
 
         with self._said:
-            assert self._said.wait_for(found, 5), self.lines
+            assert self._said.wait_for(found, 20), self.lines
             return found()
 
 
@@ -124,11 +124,11 @@ def test_every_call_needs_the_token(tiny: Path, token_file: Tokens, metadata: An
         grpc.insecure_channel(server.address) as channel,
     ):
         for call in (
-            lambda: channel.unary_unary(DESCRIBE)(b"", timeout=5, metadata=metadata),
-            lambda: next(channel.stream_stream(ACT)(iter([b""]), timeout=5, metadata=metadata)),
-            lambda: channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5, metadata=metadata),
+            lambda: channel.unary_unary(DESCRIBE)(b"", timeout=20, metadata=metadata),
+            lambda: next(channel.stream_stream(ACT)(iter([b""]), timeout=20, metadata=metadata)),
+            lambda: channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20, metadata=metadata),
             lambda: next(watch_health(channel)),
-            lambda: channel.unary_unary("/no.such/Thing")(b"", timeout=5, metadata=metadata),
+            lambda: channel.unary_unary("/no.such/Thing")(b"", timeout=20, metadata=metadata),
         ):
             with pytest.raises(grpc.RpcError) as error:
                 call()

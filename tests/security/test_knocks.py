@@ -40,7 +40,7 @@ def test_who_knocks_and_leaves_is_told_and_who_was_heard_is_not(said: Said) -> N
         name = f"ipv4:127.0.0.1:{stranger.getsockname()[1]}"
         for each in (friend, stranger, *accepted):
             each.close()
-        assert said.get(timeout=5) == (name, "the TLS handshake failed")
+        assert said.get(timeout=20) == (name, "the TLS handshake failed")
         doorman.stop()
     assert said.empty()
 
@@ -52,7 +52,7 @@ def test_a_peer_of_ipv6_has_the_name_that_grpc_gives_it(said: Said) -> None:
         with socket.create_connection(listener.getsockname()[:2]) as stranger, listener.accept()[0]:
             doorman.knock()
             name = f"ipv6:%5B::1%5D:{stranger.getsockname()[1]}"
-        assert said.get(timeout=5)[0] == name
+        assert said.get(timeout=20)[0] == name
         doorman.stop()
 
 
@@ -65,7 +65,7 @@ def test_who_is_still_at_it_is_not_judged_yet(said: Said, monkeypatch: pytest.Mo
             doorman.knock()
             with pytest.raises(queue.Empty):
                 said.get(timeout=0.2)
-        assert said.get(timeout=5)[1] == "the TLS handshake failed"
+        assert said.get(timeout=20)[1] == "the TLS handshake failed"
         doorman.stop()
 
 
@@ -78,5 +78,5 @@ def test_it_can_be_stopped_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> Non
         doorman.knock()
         stopping = threading.Thread(target=doorman.stop, daemon=True)
         stopping.start()
-        stopping.join(5)
+        stopping.join(20)
         assert not stopping.is_alive()

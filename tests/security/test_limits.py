@@ -273,7 +273,7 @@ def test_half_open_calls_cost_nobody_a_place(tiny: Path, policy: Policy) -> None
         with Robot(server.address, hello_to(policy)) as robot:
             assert isinstance(robot.welcomed().ask(look(1)), Chunk)
         with grpc.insecure_channel(server.address, (("grpc.use_local_subchannel_pool", 1),)) as other:
-            assert other.unary_unary(DESCRIBE)(b"", timeout=5)
+            assert other.unary_unary(DESCRIBE)(b"", timeout=20)
         for call in half_open:
             call.cancel()
 
@@ -323,7 +323,7 @@ def test_deadlines_call_back_in_their_order_and_only_those_that_stand() -> None:
     deadlines.clear("cleared")
     deadlines.clear("cleared")
     deadlines.set("moved", 60.0, lambda: called.append("moved"))
-    assert last.wait(5)
+    assert last.wait(20)
     assert called == ["early", "late"]
     deadlines.stop()
     deadlines.stop()
