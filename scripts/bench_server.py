@@ -21,7 +21,7 @@ from serverbench import line, reach
 
 @dataclass
 class BenchConfig:
-    """One run of all measurements, about six minutes."""
+    """One run of all measurements, about a quarter of an hour."""
 
     quick: bool = False  # short ones, within a minute: for a look, not for the record
     only: str = ""  # one part: small, seeing, forwards, most, replace or soak

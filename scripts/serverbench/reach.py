@@ -87,28 +87,28 @@ PARTS = {"small": small, "seeing": seeing, "forwards": forwards, "most": most, "
 def _small(server: Server, policy: Policy, effort: Effort) -> Iterator[Line]:
     one, eight = [], []
     for _ in range(effort.repeats):  # in turns: what else the machine does is then the same for both
-        one.append(steady(server, policy, 1, effort.seconds))
-        eight.append(steady(server, policy, 8, effort.seconds))
+        for seen, robots in ((one, 1), (eight, 8)):  # long: a robot asks once in a second or so
+            seen.append(steady(server, policy, robots, 3 * effort.seconds))
     alone_s = statistics.median(seen.p95_s for seen in one)
     together_s = statistics.median(seen.p95_s for seen in eight)
     forward_s = statistics.median(seen.stage_p50_s("infer") for seen in one)
     most_s = 2 * alone_s + forward_s
     starved = sum(seen.starved for seen in eight)
-    robots = f"8 robots at {policy.fps:g} Hz, {policy.name}"
-    yield Line(f"{robots}: ticks after the first chunk", "0 starved", f"{starved} starved", starved == 0)
+    what = f"8 robots at {policy.fps:g} Hz, {policy.name}"
+    yield Line(f"{what}: ticks after the first chunk", "0 starved", f"{starved} starved", starved == 0)
     yield Line(
-        f"{robots}: p95 of a round trip, median of {len(eight)}",
+        f"{what}: p95 of a round trip, median of {len(eight)}",
         "<= 2 x one robot's + a forward",
         f"{ms(together_s)}, at most {ms(most_s)} (2 x {ms(alone_s)} + {ms(forward_s)})",
         together_s <= most_s,
     )
     flood = throughput.flood(server, policy, effort)
-    seen = flood.seen
+    asking = flood.seen
     yield Line(
         "the same, each asking as soon as it is answered",
         "mean batch > 1; nobody below half of the mean",
-        f"mean batch {seen.mean_batch:.1f}; least {seen.least_share:.2f} of the mean; {seen.rate:.0f}/s",
-        seen.mean_batch > 1 and seen.least_share >= 0.5,
+        f"mean batch {asking.mean_batch:.1f}; least {asking.least_share:.2f} of the mean; {asking.rate:.0f}/s",
+        asking.mean_batch > 1 and asking.least_share >= 0.5,
     )
     yield throughput.line(flood, policy)
     added_s = statistics.median(seen.stage_p50_s(*ADDED) for seen in one)

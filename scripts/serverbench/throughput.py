@@ -38,6 +38,13 @@ class Flood:
         """Of the engine's rate while it was at work."""
         return self.seen.rate / self.seen.engine_rate
 
+    @property
+    def processor(self) -> str:
+        return (
+            f"processor for a chunk: server {ms(self.server_s)} (the engine's thread {ms(self.engine_s)}), "
+            f"robot {ms(self.robot_s)}"
+        )
+
     def __str__(self) -> str:
         seen = self.seen
         return f"{seen.rate:.0f}/s = {self.ratio:.2f} x {seen.engine_rate:.0f}/s at {seen.mean_batch:.1f}"
@@ -62,8 +69,7 @@ def line(found: Flood, policy: Policy) -> Line:
     return Line(
         f"throughput at {ROBOTS} sessions, {policy.name}",
         f">= {REACH:g} x the engine at that batch size",
-        f"{found}; processor for a chunk: server {ms(found.server_s)} (the engine's thread {ms(found.engine_s)}), "
-        f"robot {ms(found.robot_s)}, so {cores} cores carry {most:.0f}/s",
+        f"{found}; {found.processor}, so {cores} cores carry {most:.0f}/s",
         found.ratio >= REACH,
     )
 
@@ -87,7 +93,7 @@ def forwards(bundle: Bundle, effort: Effort, threads: int) -> Iterator[Line]:
         yield Line(
             f"forward of {ms(forward_s)} for each of a batch",
             "how near to the engine",
-            f"{found}; processor for a chunk: server {ms(found.server_s)}, robot {ms(found.robot_s)}",
+            f"{found}; {found.processor}",
         )
     yield Line(
         f"the forward from which on the server gives {REACH:g} of the engine",
