@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXPORT_BIN := .venv-export/bin
 TORCH ?= torch==2.13.0
 LEROBOT_PYTHON ?= python3
-SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml
+SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml setup.py
 
 .PHONY: demo test check bench soak fuzz protos test-export test-lerobot build clean
 

@@ -17,21 +17,29 @@ from edge_runtime.config import Mode
 from edge_runtime.demo.comparison import MODES, Comparison, Run, Verdict
 from edge_runtime.demo.pictures import Views, plot_levels
 from edge_runtime.errors import ConfigError
+from edge_runtime.threshold import part_of
 
 CHUNK = 50  # actions in a chunk of both shipped policies
+NAMES: dict[Mode, str] = {"sequential": "sequential", "async": "asynchronous"}
+START_S, EPISODE_S = 15.0, 7.0  # of this demo on an idle computer
 
 
 @dataclass
 class DemoConfig:
-    """`edge-runtime demo`: a virtual SO-101 picks and places, sequential against asynchronous."""
+    """`edge-runtime demo`: a virtual SO-101 picks and places, sequential against asynchronous.
 
-    policy: Literal["state", "images"] | None = None  # by default images where a headless GL is present
-    episodes: int = 6
+    Sequential executes 25 actions of each chunk of 50, then stands still until the next is there; asynchronous asks
+    when 25 are left, and executes them meanwhile. So both see the scene equally often: what differs is the waiting.
+    """
+
+    episodes: int = 6  # each way
+    latency_ms: float = 300.0  # injected in the server, on top of the inference
+    policy: Literal["state", "images"] | None = None  # told where the block is, or sees it; by default images if it can
+    chunk_size_threshold: float = 0.5  # asynchronous asks when this part of a chunk is left
+    sequential_actions: int | None = None  # of each chunk; by default as asynchronous between two looks; 50 = all
     first_seed: int = 0
-    latency_ms: float = 300.0  # injected in the server, on top of the forward
-    chunk_size_threshold: float = 0.5
     output: Path = Path("demo")  # folder for the plot, the camera views, summaries and logs
-    debug: bool = False
+    debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -40,7 +48,18 @@ class DemoConfig:
             first_seed=(0, math.inf),
             latency_ms=(0, 10_000),
             chunk_size_threshold=(0.01, 0.99),
+            sequential_actions=(1, CHUNK),
         )
+
+    @property
+    def left(self) -> int:
+        """Actions in the queue when asynchronous asks."""
+        return part_of(self.chunk_size_threshold, CHUNK)
+
+    @property
+    def taken(self) -> int:
+        """Actions of a chunk that sequential executes."""
+        return self.sequential_actions or CHUNK - self.left
 
 
 def main(argv: list[str]) -> int:
@@ -49,14 +68,13 @@ def main(argv: list[str]) -> int:
     policy = config.policy or _default_policy()
     folder = config.output
     output.make_folder(folder, "output")
+    print(introduction(config, policy), flush=True)
     with tempfile.TemporaryDirectory(prefix="edge-runtime-demo-") as work:  # a socket's path must be short
-        comparison = Comparison(
-            policy, config.episodes, config.first_seed, config.latency_ms, config.chunk_size_threshold, Path(work)
-        )
-        print(
-            f"{config.episodes} episodes of pick and place each way, policy from {policy}, "
-            f"{config.latency_ms:g} ms injected latency, g = {config.chunk_size_threshold:g}"
-        )
+        thresholds: dict[Mode, float] = {
+            "sequential": 1 - config.taken / CHUNK,
+            "async": config.chunk_size_threshold,
+        }
+        comparison = Comparison(policy, config.episodes, config.first_seed, config.latency_ms, thresholds, Path(work))
         screen = Screen(config.episodes)
         try:
             runs = comparison.run(screen)
@@ -66,61 +84,84 @@ def main(argv: list[str]) -> int:
                 if file.suffix in (".log", ".csv") or file.stem in MODES:
                     (folder / file.name).write_bytes(file.read_bytes())
     print(table(runs))
-    plot_levels(runs, int(config.chunk_size_threshold * CHUNK), folder / "queue_level.png")
+    plot_levels(runs, config.left, folder / "queue_level.png")
     print(f"queue level over time: {folder / 'queue_level.png'}")
-    if screen.views is not None and screen.views.save(folder / "views.png"):
-        print(f"camera views of the arm at work: {folder / 'views.png'}")
+    if screen.views.save(folder / "views.png"):
+        print(f"what the cameras saw: {folder / 'views.png'}")
     return 0
+
+
+def introduction(config: DemoConfig, policy: str) -> str:
+    """What is about to be compared, and for how long."""
+    sees = "sees two cameras" if policy == "images" else "is told where block and goal are"
+    minutes = max(round((START_S + 2 * EPISODE_S * config.episodes) / 60), 1)
+    lines = [
+        f"A virtual SO-101 picks and places: {config.episodes} episodes each way, about {minutes} min in all.",
+        f"The policy {sees}; its answers are held back for {config.latency_ms:g} ms.",
+        f"  sequential    executes {config.taken} actions of a chunk of {CHUNK}, then stands still until the next",
+        f"  asynchronous  asks when {config.left} actions are left, and executes them meanwhile",
+    ]
+    if config.sequential_actions is None:
+        lines.append(
+            f"Both see the scene once in {config.taken} actions: what differs is the waiting "
+            f"(whole chunks: --sequential_actions={CHUNK})."
+        )
+    return "\n".join(lines)
 
 
 def table(runs: dict[Mode, Run]) -> str:
     """Both modes in a row each."""
     verdict = Verdict.of(runs)
-    lines = [f"{'':<14}{'task time':>12}{'success':>10}{'starved ticks':>16}{'idle':>10}"]
+    lines = [f"{'':<14}{'task time':>12}{'success':>10}{'first waits':>13}{'stands still later':>22}"]
     for mode, run in runs.items():
-        idle_s = run.summary["loop"]["starved"] / run.summary["control_hz"]
+        waited_s, starved_s = (ticks / run.summary["control_hz"] for ticks in (run.waited, run.starved))
         lines.append(
-            f"{'asynchronous' if mode == 'async' else mode:<14}{verdict.times_s[mode]:>10.2f} s"
-            f"{f'{len(run.solved)}/{len(run.episodes)}':>10}{run.starved:>16}{idle_s:>8.1f} s"
+            f"{NAMES[mode]:<14}{verdict.times_s[mode]:>10.2f} s{f'{len(run.solved)}/{len(run.episodes)}':>10}"
+            f"{waited_s:>11.1f} s{f'{starved_s:.1f} s, {run.starved} ticks':>22}"
         )
     lines.append(
-        f"asynchronous is {verdict.speed_up:.2f} times faster (median over seeds solved by both); "
-        f"success not lower: p = {verdict.p_value:.2f}"
+        f"asynchronous is {verdict.speed_up:.2f} times faster "
+        "(task time: median of the seeds that both solved; waits: sum of all episodes)"
+        if verdict.speed_up > 0
+        else "no seed was solved by both"
     )
+    if verdict.only["sequential"]:
+        lines.append(
+            f"sequential alone solved {verdict.only['sequential']}, asynchronous alone {verdict.only['async']}: "
+            f"by chance with p = {verdict.p_value:.2f}"
+        )
     return "\n".join(lines)
 
 
 class Screen:
-    """A live line of progress on a terminal, a line an episode elsewhere; starts the camera views with async."""
+    """A live line of progress on a terminal, a line an episode elsewhere; `views` is of the first asynchronous one."""
 
     def __init__(self, episodes: int) -> None:
         self._episodes = episodes
         self._live = sys.stdout.isatty()
         self._said: tuple[Mode, int] | None = None
         self._number = 0
-        self.views: Views | None = None
+        self.views = Views()
 
-    def begin(self, mode: Mode, arm: dict[str, Any]) -> None:
+    def begin(self, mode: Mode) -> None:
         self._number = 0
         self._said = None
-        if mode == "async":
-            self.views = Views(arm["cameras"])
 
-    def progress(self, mode: Mode, episode: dict[str, Any]) -> None:
+    def progress(self, mode: Mode, episode: dict[str, Any], cameras: dict[str, str]) -> None:
         seed = episode.get("seed")
         if seed is None or (self._number == 0 and episode["done"]):
             return  # still the last episode of the run before
         if self._said != (mode, seed):
             self._said = (mode, seed)
             self._number += 1
-            if self.views is not None and self._number == 1:
-                self.views.start()
             if not self._live:
-                print(f"{mode}: episode {self._number} of {self._episodes}, seed {seed}", flush=True)
+                print(f"{NAMES[mode]}: episode {self._number} of {self._episodes}, seed {seed}", flush=True)
         if self._live:
             how = "success" if episode["success"] else "block lifted" if episode["lifted"] else "reaching"
-            line = f"{mode}: episode {self._number} of {self._episodes}, {episode['time_s']:5.1f} s, {how}"
+            line = f"{NAMES[mode]}: episode {self._number} of {self._episodes}, {episode['time_s']:5.1f} s, {how}"
             print(f"\r{line:<70}", end="", flush=True)
+        if mode == "async" and self._number == 1 and not episode["done"]:
+            self.views.look(cameras, episode["time_s"])
 
     def end(self) -> None:
         if self._live:

@@ -1,9 +1,16 @@
-"""Sequential against asynchronous on the virtual arm: same seeds, same policy, same injected latency."""
+"""Sequential against asynchronous on the virtual arm: same seeds, same policy, same injected latency.
+
+Asynchronous asks when a part of the chunk is left, and executes that meanwhile. Sequential executes as many actions as
+asynchronous does between two looks, 25 of 50 unless told otherwise, then stands still until the next chunk is there.
+So both see the scene equally often, and what differs is the waiting. Sequential may also execute whole chunks: then it
+stands still half as often, and acts for twice as long on what it saw last.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import statistics
 import time
 import urllib.request
@@ -19,7 +26,7 @@ from edge_runtime.demo.processes import Process
 
 MODES: tuple[Mode, ...] = ("sequential", "async")
 BUNDLES = {"state": "act_so101_pick_place", "images": "act_so101_cubes"}
-POLL_S = 0.2
+POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,25 +51,37 @@ class Run:
         """Ticks without a row after each episode's first chunk."""
         return sum(episode["starved_after_first_chunk"] for episode in self.episodes)
 
+    @property
+    def waited(self) -> int:
+        """Ticks until each episode's first chunk."""
+        return sum(int(episode["starved"]) for episode in self.episodes) - self.starved
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """Two modes side by side, over the seeds that both solved."""
+    """Two modes side by side: median times over the seeds that both solved, and how many seeds only one solved."""
 
     times_s: dict[Mode, float]
-    speed_up: float
-    p_value: float
+    only: dict[Mode, int]
 
     @classmethod
     def of(cls, runs: dict[Mode, Run]) -> Verdict:
         solved = {mode: run.solved for mode, run in runs.items()}
-        both = sorted(solved["sequential"].keys() & solved["async"].keys())
-        if not both:
-            return cls(dict.fromkeys(runs, float("nan")), float("nan"), 1.0)
-        times: dict[Mode, float] = {mode: statistics.median(solved[mode][seed] for seed in both) for mode in runs}
-        only_sequential = len(solved["sequential"].keys() - solved["async"].keys())
-        only_async = len(solved["async"].keys() - solved["sequential"].keys())
-        return cls(times, times["sequential"] / times["async"], mcnemar(only_sequential, only_async))
+        both = solved["sequential"].keys() & solved["async"].keys()
+        times = {
+            mode: statistics.median(times[seed] for seed in both) if both else math.nan
+            for mode, times in solved.items()
+        }
+        return cls(times, {mode: len(times.keys() - both) for mode, times in solved.items()})
+
+    @property
+    def speed_up(self) -> float:
+        return self.times_s["sequential"] / self.times_s["async"]
+
+    @property
+    def p_value(self) -> float:
+        """Of asynchronous being worse by luck alone."""
+        return mcnemar(worse=self.only["sequential"], better=self.only["async"])
 
 
 def mcnemar(worse: int, better: int) -> float:
@@ -72,10 +91,10 @@ def mcnemar(worse: int, better: int) -> float:
 
 
 class Watcher(Protocol):
-    """Is told when a mode begins (with the arm's ready line), and then how the running episode goes."""
+    """Is told when a mode begins, then how the running episode goes and where its cameras are (name -> URL)."""
 
-    def begin(self, mode: Mode, arm: dict[str, Any]) -> None: ...
-    def progress(self, mode: Mode, episode: dict[str, Any]) -> None: ...
+    def begin(self, mode: Mode) -> None: ...
+    def progress(self, mode: Mode, episode: dict[str, Any], cameras: dict[str, str]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -86,9 +105,8 @@ class Comparison:
     episodes: int
     first_seed: int
     latency_ms: float
-    threshold: float
+    thresholds: dict[Mode, float]  # sequential leaves that part of a chunk
     folder: Path
-    runtime_flags: tuple[str, ...] = ()
 
     def run(self, watcher: Watcher) -> dict[Mode, Run]:
         """Run both modes. Raises what a process raised."""
@@ -121,7 +139,7 @@ class Comparison:
             yield server
 
     def _run_mode(self, mode: Mode, socket: str, arm: dict[str, Any], watcher: Watcher) -> Run:
-        watcher.begin(mode, arm)
+        watcher.begin(mode)
         summary, levels = self.folder / f"{mode}.json", self.folder / f"{mode}-queue.csv"
         arguments = [
             "start",
@@ -131,13 +149,13 @@ class Comparison:
             f"--robot.calibration_dir={arm['calibration_dir']}",
             f"--server_address={socket}",
             f"--mode={mode}",
-            f"--chunk_size_threshold={self.threshold:g}",
+            f"--chunk_size_threshold={self.thresholds[mode]:g}",
             f"--episodes={self.episodes}",
             f"--first_seed={self.first_seed}",
             f"--reset_url={arm['http']}/episode",
             f"--summary={summary}",
             f"--queue_log={levels}",
-            *self.runtime_flags,
+            "--robot.bus_timeout_ms=100",  # all share one machine: an answer may wait for a processor
         ]
         if self.policy == "state":
             arguments.append(f"--extra_state={{environment_state: {arm['http']}/state}}")
@@ -147,7 +165,7 @@ class Comparison:
         with Process(f"runtime-{mode}", "edge_runtime.cli", arguments, self.folder) as runtime:
             while runtime.poll() is None:
                 with urllib.request.urlopen(f"{arm['http']}/episode", timeout=5) as response:
-                    watcher.progress(mode, json.load(response))
+                    watcher.progress(mode, json.load(response), arm["cameras"])
                 time.sleep(POLL_S)
             runtime.finish()
         with levels.open(newline="") as file:
