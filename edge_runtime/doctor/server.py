@@ -240,17 +240,9 @@ def _how_to_reach(config: StartConfig, error: EdgeRuntimeError) -> str:
 
 
 def _how_to_fit(error: EdgeRuntimeError) -> str:
-    said = str(error)
-    hints = {
-        "unit of": "robot.use_degrees as the policy was trained",
-        "cameras:": "--rename_map.OURS=THEIRS, or name the cameras as the policy does",
-        "camera ": "width and height as the policy takes them, or --resize=true",
-        "fps:": "--fps as the policy was trained",
-        "extra_state": "--extra_state.NAME=URL",
-        "actions_per_chunk": "a smaller --actions_per_chunk",
-    }
-    found = [hint for word, hint in hints.items() if word in said]
-    return "; ".join(found) or "another policy: --model=NAME, or another robot"
+    """Each difference names the flag that mends it, where one does."""
+    other = "another policy: --model=NAME, or another robot"
+    return f"the flags in brackets; or {other}" if "(--" in str(error) else other
 
 
 def _how_to_talk(error: EdgeRuntimeError) -> str:

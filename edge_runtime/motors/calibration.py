@@ -95,7 +95,8 @@ def locate(config: SOFollowerConfig) -> Path:
     known = sorted({path.stem for each in candidates for path in each.parent.glob("*.json")})
     near = nearest(config.id, known)
     others = f"; did you mean {near!r}?" if near else f"; calibrated here: {', '.join(known[:9])}" if known else ""
-    raise ConfigError(f"robot.id: {config.id!r} has no calibration file {candidates[0]}{others}")
+    make = "" if near else "; edge-runtime calibrate makes it"
+    raise ConfigError(f"robot.id: {config.id!r} has no calibration file {candidates[0]}{others}{make}")
 
 
 def destination(config: SOFollowerConfig) -> Path:

@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -39,7 +40,10 @@ def read(url: str) -> Reading:
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         reason = getattr(reason, "strerror", None) or reason
-        raise StreamError(f"url: {url} does not answer ({reason}); start the robot with --metrics_port=9464") from error
+        port = urlsplit(url).port or 80
+        raise StreamError(
+            f"url: {url} does not answer ({reason}); start the robot with --metrics_port={port}"
+        ) from error
     return parse(body, url)
 
 

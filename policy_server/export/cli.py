@@ -107,7 +107,10 @@ def export(config: ExportConfig) -> None:
 def request_of(config: ExportConfig) -> Request:
     """Raises UsageError or ConfigError for what cannot be."""
     if config.fps is None:
-        raise UsageError("fps is missing: --fps=30, the rate that the policy was trained at")
+        untold = (
+            "" if config.robot.type or config.names or config.units else "; and --robot.type, or --names and --units"
+        )
+        raise UsageError(f"fps is missing: --fps=30, the rate that the policy was trained at{untold}")
     stated: dict[str, object] = {
         "fps": config.fps,
         "joints": "robot.type" if config.robot.type else "names, units",

@@ -126,7 +126,7 @@ OTHERS: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "camera missing": (
         replace(POLICY, cameras=(Camera("front", 48, 64),)),
         (),
-        "robot and policy scripted do not fit: cameras: robot [], policy [front] (rename_map maps one name to another)",
+        "robot and policy scripted do not fit: cameras: robot [], policy [front] (--robot.cameras.front.type=opencv",
     ),
     "camera of another size": (
         replace(POLICY, cameras=(Camera("front", 48, 64),)),

@@ -84,6 +84,7 @@ VALUES: Rows = {
         "first_seed": ("-1", ": -1 is less than 0"),
         "latency_ms": ("10001", ": 10001 is not in 0..10000"),
         "chunk_size_threshold": ("1", ": 1 is not in 0.01..0.99"),
+        "sequential_actions": ("51", ": 51 is not in 1..50"),
     },
     ARM: {
         "http_port": ("-1", ": -1 is not in 0..65535"),
@@ -257,7 +258,13 @@ TOGETHER = [
     (MODELS, "load", 64, "models: expected list, load BUNDLE, replace BUNDLE or unload NAME"),
     (EXPORT, "", 64, "checkpoint is missing: export-onnx CHECKPOINT"),
     (EXPORT, "c", 64, "output is missing: --output=DIR"),
-    (EXPORT, "c --output=x", 64, "fps is missing: --fps=30"),
+    (
+        EXPORT,
+        "c --output=x",
+        64,
+        "fps is missing: --fps=30, the rate that the policy was trained at; and --robot.type, or",
+    ),
+    (EXPORT, "c --output=x --names=a --units=degrees", 64, "fps is missing: --fps=30, the rate that the policy was t"),
     (EXPORT, "c --output=x --fps=30", 78, "robot.type: a checkpoint holds neither joint names nor units; give it, or"),
     (EXPORT, "c --output=x --fps=30 --names=a", 78, "robot.type: a checkpoint holds neither joint names nor units"),
     (

@@ -91,7 +91,7 @@ def test_a_rename_map_mends_another_name(server: ScriptedServer) -> None:
         joints={joint.name: joint.unit for joint in JOINTS}, cameras={"front": SyntheticCameraConfig(64, 48)}
     )
     config = StartConfig(robot=robot, server_address=server.address, duration_s=0.3, status=False)
-    with pytest.raises(ProtocolError, match=r"cameras: robot \[front\], policy \[top\] \(rename_map maps"):
+    with pytest.raises(ProtocolError, match=r"cameras: robot \[front\], policy \[top\] \(--rename_map\.front=top\)"):
         Runtime(config, tell=lambda account: None).run()
     Runtime(replace(config, rename_map={"front": "top"}), tell=lambda account: None).run()
     assert [each.name for each in server.hellos[0].cameras] == ["top"]

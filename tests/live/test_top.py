@@ -9,7 +9,7 @@ from rich.console import Console
 
 from edge_runtime.errors import StreamError
 from edge_runtime.top.history import History
-from edge_runtime.top.reading import Reading, parse
+from edge_runtime.top.reading import Reading, parse, read
 from edge_runtime.top.screen import curve, draw
 
 URL = "http://127.0.0.1:9464/metrics"
@@ -57,6 +57,11 @@ def test_trouble_is_shown_until_the_next_reading() -> None:
     assert "does not answer" in shown(history)
     history.add(parse(PAGE, URL))
     assert "does not answer" not in shown(history)
+
+
+def test_advice_is_about_the_port_that_was_asked() -> None:
+    with pytest.raises(StreamError, match=r"127\.0\.0\.1:9/metrics does not answer .* start .* --metrics_port=9$"):
+        read("http://127.0.0.1:9/metrics")
 
 
 @pytest.mark.parametrize("page", ["<html>", "other_metric 1.0\n", ""])

@@ -49,27 +49,40 @@ def test_extra_camera_is_not_a_difference() -> None:
         ),
         (
             {"joints": (Joint(NAMES[0], "radians"), *JOINTS[1:])},
-            "unit of shoulder_pan.pos: robot radians, policy degrees",
+            "unit of shoulder_pan.pos: robot radians, policy degrees (--robot.use_degrees=true)",
         ),
         (
             {"cameras": (STATIC, Camera("gripper", 96, 96))},
-            "cameras: robot [static, gripper], policy [static, wrist] (rename_map maps one name to another)",
+            "cameras: robot [static, gripper], policy [static, wrist] (--rename_map.gripper=wrist)",
         ),
-        ({"cameras": ()}, "cameras: robot [], policy [static, wrist] (rename_map maps one name to another)"),
+        (
+            {"cameras": (Camera("a", 96, 96), Camera("wirst", 96, 96), Camera("statik", 96, 96))},
+            "cameras: robot [a, wirst, statik], policy [static, wrist] "
+            "(--rename_map.statik=static, --rename_map.wirst=wrist)",
+        ),
+        (
+            {"cameras": (Camera("a", 96, 96), Camera("b", 96, 96))},
+            "cameras: robot [a, b], policy [static, wrist] (--rename_map.OURS=THEIRS)",
+        ),
+        (
+            {"cameras": ()},
+            "cameras: robot [], policy [static, wrist] (--robot.cameras.static.type=opencv and so on)",
+        ),
         (
             {"cameras": (STATIC, Camera("wrist", 480, 640))},
             "camera wrist: robot sends 640x480, policy takes 96x96 (--resize=true fits it)",
         ),
         (
             {"extra_state": ()},
-            "observation.environment_state: robot has none, policy takes 5 numbers (extra_state)",
+            "observation.environment_state: robot has none, policy takes 5 numbers "
+            "(--extra_state.environment_state=URL)",
         ),
         (
             {"extra_state": (replace(ENVIRONMENT, dimension=7),)},
-            "observation.environment_state: robot has 7, policy takes 5 numbers (extra_state)",
+            "observation.environment_state: robot has 7, policy takes 5 numbers (--extra_state.environment_state=URL)",
         ),
-        ({"fps": 25.0}, "fps: robot 25, policy 30"),
-        ({"actions_per_chunk": 51}, "actions_per_chunk: robot 51, policy at most 50"),
+        ({"fps": 25.0}, "fps: robot 25, policy 30 (--fps=30)"),
+        ({"actions_per_chunk": 51}, "actions_per_chunk: robot 51, policy at most 50 (--actions_per_chunk=50)"),
         ({"digest": b"b" * 32}, "policy: robot started with 626262626262, server has 616161616161"),
     ],
 )
@@ -101,7 +114,7 @@ def test_successor_that_takes_the_same_and_answers_alike_fits() -> None:
     ("change", "sentence"),
     [
         ({"joints": JOINTS[:2]}, "joints: robot [shoulder_pan.pos, shoulder_lift.pos, gripper.pos], policy ["),
-        ({"fps": 25.0}, "fps: robot 30, policy 25"),
+        ({"fps": 25.0}, "fps: robot 30, policy 25 (--fps=25)"),
         ({"chunk_size": 49}, "actions_per_chunk: robot 50, policy at most 49"),
         ({"cameras": (STATIC,)}, "inputs: robot [observation.environment_state, static, wrist], policy ["),
         ({"extra_state": ()}, "inputs: robot [observation.environment_state, static, wrist], policy [static, wrist]"),
