@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import queue
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
 from edge_runtime.virtual_arm.frame_log import Entry, FrameLog
 from edge_runtime.wire.messages import Chunk, Joint, Observation, Policy
-from tests.e2e.programs import Edge
+from tests.e2e.programs import Edge, as_hardware
 from tests.edge.scripted_server import POLICY, ScriptedServer
 from tests.proxy import Proxy
 
@@ -164,7 +164,9 @@ def arm(folder: Path) -> Iterator[tuple[VirtualBus, GoalLog]]:
     write_calibration(folder, "virtual")
     bus = VirtualBus(link=folder / "arm", seed=7)
     bus.log = log = GoalLog(10_000)
-    with bus:
+    with ExitStack() as stack:
+        with as_hardware():
+            stack.enter_context(bus)
         yield bus, log
 
 
