@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import draccus
 
@@ -20,11 +20,11 @@ Realtime = Literal["enforce", "try", "off"]
 
 @dataclass
 class CameraConfig(draccus.ChoiceRegistry):
-    """A camera: what to open and the frames it must deliver. Width, height and fps of None take what it offers."""
+    """A camera: what to open and the frames it must deliver."""
 
-    width: int | None = None
-    height: int | None = None
-    fps: int | None = None
+    width: int | None = None  # pixels; by default what it offers, as for height and fps
+    height: int | None = None  # pixels
+    fps: int | None = None  # frames per second
 
 
 @CameraConfig.register_subclass("opencv")
@@ -32,11 +32,11 @@ class CameraConfig(draccus.ChoiceRegistry):
 class OpenCVCameraConfig(CameraConfig):
     """LeRobot's OpenCV camera: an index, a device path or a URL."""
 
-    index_or_path: int | str = 0
-    fourcc: str | None = None
-    rotation: Literal[0, 90, 180, -90, 270] = 0
-    color_mode: Literal["rgb", "bgr"] = "rgb"
-    warmup_s: float = 1.0
+    index_or_path: int | str = 0  # the number of a /dev/video, a path or a URL
+    fourcc: str | None = None  # pixel format, such as MJPG; by default the driver's choice
+    rotation: Literal[0, 90, 180, -90, 270] = 0  # degrees clockwise; width and height are those afterwards
+    color_mode: Literal["rgb", "bgr"] = "rgb"  # order of the colours, as the policy was trained
+    warmup_s: float = 1.0  # within which the first frame must come
 
     def __post_init__(self) -> None:
         check_ranges(self, width=(1, 8192), height=(1, 8192), fps=(1, 1000), warmup_s=(0, 60))
@@ -65,13 +65,13 @@ class SyntheticCameraConfig(CameraConfig):
 class RobotConfig(draccus.ChoiceRegistry):
     """A robot: its kind, its cameras and the limits every kind obeys."""
 
-    id: str | None = None
+    id: str | None = None  # its calibration file is named for it
     cameras: dict[str, CameraConfig] = field(default_factory=dict)
     max_speed: float = 300.0  # joint units per second against the last goal; 0 = off
     max_relative_target: float | dict[str, float] | None = None  # joint units against the present position
     clamp_range: bool = True  # keep goals inside the calibrated range
     max_missed_replies: int = 15  # in a row from one joint, then the robot has failed
-    stop_policy: StopPolicy = "limp"
+    stop_policy: StopPolicy = "limp"  # at the end: torque off, first to rest_pose and then off, or stay on
     reconnect: bool = True  # after a fault wait for the robot and start it again; false: exit 74
 
     def __post_init__(self) -> None:
@@ -89,15 +89,15 @@ class RobotConfig(draccus.ChoiceRegistry):
 class SOFollowerConfig(RobotConfig):
     """An SO-100 or SO-101 follower arm: six STS3215 on one serial bus."""
 
-    port: str = ""
-    calibration_dir: Path | None = None
-    use_degrees: bool = True  # False: -100..100
+    port: str = ""  # serial port of the arm, such as /dev/ttyACM0; better a name in /dev/serial/by-id
+    calibration_dir: Path | None = None  # folder of the calibration file; by default LeRobot's
+    use_degrees: bool = True  # joints in degrees; false: -100..100
     write_calibration: bool = False  # write the calibration file into servos that differ from it
-    position_p_coefficient: int = 16
-    position_i_coefficient: int = 0
-    position_d_coefficient: int = 32
+    position_p_coefficient: int = 16  # gain of the servos' own controllers
+    position_i_coefficient: int = 0  # likewise
+    position_d_coefficient: int = 32  # likewise
     rest_pose: dict[str, float] | None = None  # for park: joint -> units; by default the pose at start
-    park_timeout_s: float = 5.0
+    park_timeout_s: float = 5.0  # for park: torque is off then, wherever the arm is
     max_temperature: int = 68  # degrees Celsius: the arm is stopped, before a servo at 70 lets go by itself; 0 = off
     bus_timeout_ms: float | None = None  # by default the lesser of 10 ms and a third of the period
     echo: bool = False  # a bare UART hears its own bytes
@@ -157,35 +157,41 @@ class NoRobotConfig(RobotConfig):
 class StartConfig:
     """`edge-runtime start`: run a policy on a robot until a signal, the last episode or `duration_s`."""
 
+    ESSENTIALS: ClassVar = (
+        *("robot.type", "robot.port", "robot.id"),
+        *(f"robot.cameras.NAME.{name}" for name in ("type", "index_or_path", "width", "height", "fps")),
+        *("server_address", "bundle", "task", "fps"),
+    )
+
     robot: RobotConfig
     server_address: str = "127.0.0.1:8080"  # HOST:PORT or unix:/path
     bundle: Path | None = None  # one machine: start a server of our own for this bundle
     model: str = ""  # which of the server's policies; empty = its first
-    task: str = ""
+    task: str = ""  # what to do, in words, for a policy that listens
     task_file: Path | None = None  # its first line is the task, and may change while the robot works
-    fps: float = 30.0
-    control_hz: float | None = None  # k * fps, k whole; by default fps
-    mode: Mode = "async"
+    fps: float = 30.0  # actions per second, as the policy was trained
+    control_hz: float | None = None  # of the loop: k * fps, k whole; by default fps
+    mode: Mode = "async"  # sequential stands still until each chunk has come, to compare
     actions_per_chunk: int | None = None  # by default all of the policy's chunk
     chunk_size_threshold: float | Literal["auto"] = "auto"  # ask when the queue holds at most this part of a chunk
     starve_risk: float = 0.01  # auto: chance that the queue runs dry before a chunk comes
-    aggregate_fn_name: str | None = None  # or module:function; None = linear_blend, or as the policy was trained
+    aggregate_fn_name: str | None = None  # a name or module:function; by default linear_blend, or as it was trained
     similarity: Literal["joint", "joint+image"] = "joint"  # what the server compares to skip what adds nothing
-    similarity_tolerance: float | None = None  # L2 in joint units; None = 1.0 for degrees, else off; 0 = off
+    similarity_tolerance: float | None = None  # L2 in joint units; by default 1.0 for degrees, else off; 0 = off
     image_tolerance: float = 15.0  # joint+image: levels (of 255) in a cell of a picture of 24 x 24
-    jpeg_quality: int = 93  # 4:4:4; 0 = raw frames
+    jpeg_quality: int = 93  # of the frames as they are sent, at 4:4:4; 0 = raw frames
     resize: bool = False  # resize frames here to the shape the policy takes
     rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera
     extra_state: dict[str, str] = field(default_factory=dict)  # environment_state -> URL of JSON, or constant:1,2,3
-    max_frame_age_s: float = 0.5
+    max_frame_age_s: float = 0.5  # what is older is not sent
     max_action_age_s: float | None = None  # from observation to execution; by default that of a chunk and 1 s
     episodes: int = 0  # 0 = one run without resets
-    reset_url: str = ""
-    first_seed: int = 0
+    reset_url: str = ""  # who places the scene and judges: POST {"seed": n}, GET
+    first_seed: int = 0  # of the episodes
     duration_s: float = 0.0  # 0 = until a signal
     dry_run: bool = False  # no torque; prints goals
-    realtime: Realtime = "try"
-    priority: int = 80  # SCHED_FIFO
+    realtime: Realtime = "try"  # for the loop; enforce fails where it may not be had
+    priority: int = 80  # of SCHED_FIFO
     cpu_affinity: list[int] = field(default_factory=list)  # the processors of the loop; empty = any
     fault_folder: Path | None = None  # where the ticks before a fault go; by default ~/.local/state/edge-runtime
     give_up_after_s: float = 30.0  # without a server; 0 = never

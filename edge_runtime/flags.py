@@ -17,6 +17,8 @@ import types
 import typing
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +32,13 @@ CONFIG_PATH = "config_path"
 
 
 def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: str) -> int:
-    """Run a program and give its exit code: one line on stderr for an error, a traceback only with --debug."""
+    """Run a program and give its exit code: one line on stderr for an error, a traceback only with --debug.
+
+    `--version` alone is answered here.
+    """
+    output.open_streams()
+    if list(argv) == ["--version"]:
+        function = partial(_say_version, prog)
     debug = "--debug" in argv or "--debug=true" in argv
     try:
         try:
@@ -53,6 +61,11 @@ def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: st
         with contextlib.suppress(OSError):  # a terminal that was closed
             print(f"{prog}: {one_line(said)}", file=sys.stderr)
         return error.exit_code if isinstance(error, EdgeRuntimeError) else EdgeRuntimeError.exit_code
+
+
+def _say_version(prog: str, argv: list[str]) -> int:
+    output.say(f"{prog} {metadata.version('edge-runtime')}")
+    return 0
 
 
 def dispatch(prog: str, words: Mapping[str, tuple[str, str]], argv: Sequence[str]) -> int:
@@ -223,25 +236,36 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def help_text(config_class: type, prog: str, positional: str = "") -> str:
-    """Every setting with its comment in the source and its default, grouped by what it belongs to."""
+    """Every setting with its comment in the source and its default, grouped by what it belongs to.
+
+    Those in the class's `ESSENTIALS` come first.
+    """
     words = f" {positional.upper()}" if positional else ""
     lines = [
         f"usage: {prog}{words} [--{CONFIG_PATH}=FILE.yaml] [--NAME=VALUE …]",
         "",
         inspect.getdoc(config_class) or "",
     ]
+    settings = {setting.name: setting for setting in schema.settings(config_class)}
+    first = [settings.pop(name) for name in getattr(config_class, "ESSENTIALS", ())]
+    lines += ["", *map(_described, first)] if first else []
     group = None
-    for setting in sorted(schema.settings(config_class), key=lambda setting: setting.name.rpartition(".")[0]):
+    for setting in sorted(settings.values(), key=lambda setting: setting.name.rpartition(".")[0]):
         if group != (group := setting.name.rpartition(".")[0]):
             lines += ["", f"{group}:"] if group else [""]
-        flag = f"  --{setting.name}={_metavar(setting.kind)}"
-        said = "  ".join(filter(None, (setting.comment, setting.default and f"[{setting.default}]")))
-        lines.append(f"{flag:<46}  {said}".rstrip())
+        lines.append(_described(setting))
     return "\n".join(lines)
 
 
-def _metavar(kind: Any) -> str:
-    short = {bool: "true", int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
+def _described(setting: schema.Setting) -> str:
+    flag = f"  --{setting.name}={_metavar(setting.kind, setting.default)}"
+    said = "  ".join(filter(None, (setting.comment, setting.default and f"[{setting.default}]")))
+    return f"{flag:<46}  {said}".rstrip()
+
+
+def _metavar(kind: Any, default: str) -> str:
+    """What may stand behind the flag; of a boolean what it is not by default."""
+    short = {bool: "false" if default == "true" else "true", int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
     words = []
     for member in schema.members(kind):
         if schema.is_literal(member):

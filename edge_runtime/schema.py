@@ -129,7 +129,7 @@ def settings(kind: Any, prefix: str = "", chosen: str | None = None) -> Iterator
     seen: set[str] = set()
     if _is_choice(kind):
         default = chosen or kind.default_choice_name() or REQUIRED
-        yield Setting(f"{prefix}{CHOICE}", typing.Literal[tuple(kind.get_known_choices())], default, "")
+        yield Setting(f"{prefix}{CHOICE}", typing.Literal[tuple(kind.get_known_choices())], default, "what it is")
     for cls in _classes(kind):
         comments, hints = _comments(cls), typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):

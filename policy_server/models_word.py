@@ -21,7 +21,7 @@ DEEDS = {"list": 0, "load": 1, "unload": 1, "replace": 1}  # and how many names 
 class ModelsConfig:
     """`policy-server models list | load BUNDLE | replace BUNDLE | unload NAME`, then what the server offers."""
 
-    words: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)  # as above
     admin_socket: Path | None = None  # of the running server
     force: bool = False  # unload a model although robots run it: their sessions end
     debug: bool = False  # tracebacks

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from edge_runtime.errors import (
     StreamError,
     UsageError,
 )
+
+from .bad_input.programs import MAINS, WORDS
 
 ARM = "--robot.type=so101_follower"
 
@@ -339,8 +343,29 @@ def test_help_lists_every_flag_with_its_comment_and_default(capsys: pytest.Captu
     assert said.startswith("usage: edge-runtime start [--config_path=FILE.yaml]")
     assert "--robot.type=so101_follower|so100_follower" in said
     (line,) = (line for line in said.splitlines() if "--priority" in line)
-    assert line.split() == ["--priority=N", "SCHED_FIFO", "[80]"]
+    assert line.split() == ["--priority=N", "of", "SCHED_FIFO", "[80]"]
+    first = said.split("\n\n")[2].split()
+    assert [word.partition("=")[0] for word in first if word.startswith("--")] == [
+        *("--robot.type", "--robot.port", "--robot.id"),
+        *(f"--robot.cameras.NAME.{name}" for name in ("type", "index_or_path", "width", "height", "fps")),
+        *("--server_address", "--bundle", "--task", "--fps"),
+    ]
+    assert "--status=false" in said
+    assert "--dry_run=true" in said
     assert "--limits=[…]" in flags.help_text(Words, "prog", "files")
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_setting_is_described_in_words(word: str) -> None:
+    assert [setting.name for setting in schema.settings(WORDS[word].settings) if not setting.comment] == []
+    text = flags.help_text(WORDS[word].settings, word)
+    assert not re.search(r"\b(None|True|False)\b", text)
+
+
+@pytest.mark.parametrize("prog", MAINS)
+def test_every_program_says_its_version(prog: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flags.run_main(MAINS[prog], ["--version"], prog) == 0
+    assert capsys.readouterr().out == f"{prog} {metadata.version('edge-runtime')}\n"
 
 
 # The last door.
@@ -402,7 +427,7 @@ def test_interrupt_and_success(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_program_says_its_line_and_exits() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "edge_runtime.cli", "start", "--fsp=30"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "edge_runtime", "start", "--fsp=30"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr == "edge-runtime: unknown flag --fsp; did you mean --fps?\n"
@@ -418,7 +443,7 @@ def test_off_is_a_word_where_it_is_one_of_the_choices(tmp_path: Path) -> None:
         flags.parse(StartConfig, [arm, "--mode=off"], "test")
 
 
-HELP = [sys.executable, "-m", "edge_runtime.cli", "start", "--help"]
+HELP = [sys.executable, "-m", "edge_runtime", "start", "--help"]
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from edge_runtime import flags, output
 from edge_runtime.bringup.arm import bus_of, so_arm
@@ -33,6 +34,8 @@ _MEASURED = [joint for joint in JOINTS if joint != TURNS_FREELY]
 @dataclass
 class CalibrateConfig:
     """Record the range of each joint of an arm, as LeRobot does, in its file and in the servos."""
+
+    ESSENTIALS: ClassVar = ("robot.type", "robot.port", "robot.id", "robot.calibration_dir")
 
     robot: RobotConfig
     debug: bool = False  # tracebacks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from edge_runtime import flags
 from edge_runtime.bringup import identity
@@ -22,6 +23,8 @@ from edge_runtime.schema import hint
 @dataclass
 class SetupMotorsConfig:
     """Give each servo of a new arm the id of its joint, and 1 Mbit/s. One servo at a time is on the adapter."""
+
+    ESSENTIALS: ClassVar = ("robot.type", "robot.port")
 
     robot: RobotConfig
     joint: str | None = None  # only this one's, such as gripper, after a servo was replaced

@@ -37,7 +37,7 @@ class DemoConfig:
     policy: Literal["state", "images"] | None = None  # told where the block is, or sees it; by default images if it can
     chunk_size_threshold: float = 0.5  # asynchronous asks when this part of a chunk is left
     sequential_actions: int | None = None  # of each chunk; by default as asynchronous between two looks; 50 = all
-    first_seed: int = 0
+    first_seed: int = 0  # of the scenes, the same each way
     output: Path = Path("demo")  # folder for the plot, the camera views, summaries and logs
     debug: bool = False  # tracebacks
 

@@ -21,10 +21,10 @@ class TopConfig:
     From another machine: ssh -N -L 9464:127.0.0.1:9464 ROBOT, then `edge-runtime top` here.
     """
 
-    url: str = "http://127.0.0.1:9464/metrics"
-    every_s: float = 0.25
+    url: str = "http://127.0.0.1:9464/metrics"  # the robot's metrics
+    every_s: float = 0.25  # between two looks
     frames: int = 0  # draw so often, then end; 0 = for ever
-    debug: bool = False
+    debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
         check_address(self.url, "url")

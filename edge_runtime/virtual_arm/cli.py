@@ -39,14 +39,14 @@ class VirtualArmConfig:
     robot_id: str = "virtual"  # the name of the calibration file
     calibration_dir: Path | None = None  # where to write it; by default a temporary folder
     cameras: dict[str, str] | list[str] = field(default_factory=VIEWS.copy)  # names, or name -> static or wrist
-    camera_width: int = 96
-    camera_height: int = 96
-    camera_fps: float = 30.0
+    camera_width: int = 96  # pixels
+    camera_height: int = 96  # pixels
+    camera_fps: float = 30.0  # frames per second
     camera_noise: bool = True  # ±1, as a sensor has
     wire_time: bool = False  # bytes take their time at 1 Mbit/s, and servos their return delay
     return_delay_us: float | None = None  # instead of the servos' register Return_Delay_Time
     until_stdin_closes: bool = False  # end with the process at the other end of stdin
-    debug: bool = False
+    debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
         check_ranges(
