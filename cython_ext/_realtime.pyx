@@ -92,7 +92,7 @@ cdef extern from *:
     int sleep_on(atomic_uint *, unsigned, int64_t) noexcept nogil
     void wake_all(atomic_uint *) noexcept nogil
     int poll_ns(int, short, int64_t, short *) noexcept nogil
-    short POLLIN, POLLOUT, POLLHUP, POLLERR, POLLNVAL
+    short POLLIN
     int clz "__builtin_clzll"(unsigned long long) noexcept nogil
 
     ctypedef unsigned long pthread_t

@@ -6,7 +6,16 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.math cimport isfinite
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memmove
-from posix.unistd cimport read as os_read, write as os_write
+from posix.unistd cimport close as os_close, read as os_read, write as os_write
+
+cdef extern from "<sys/epoll.h>" nogil:
+    struct epoll_event:
+        unsigned events
+    unsigned EPOLLIN, EPOLLERR, EPOLLHUP, EPOLLET
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD
+    int epoll_create1(int)
+    int epoll_ctl(int, int, int, epoll_event *)
+    int epoll_wait(int, epoll_event *, int, int)
 
 # The Feetech bus (STS series): frames, as `motors/feetech.py` packs them too.
 #
@@ -19,7 +28,9 @@ cdef enum:
     BROADCAST = 0xFE
     GOAL_POSITION = 42
     PRESENT_POSITION = 56
-    STATUS_BYTES = 8  # of a status with two bytes of data
+    FEW = 2  # bytes from the position on: itself
+    MORE = 4  # and the speed, which nobody needs: an answer to the other question is told by its length
+    STATUS = 6  # bytes of a status beside its data
     FRAME = 256
     COUNTS = 4095  # LeRobot divides a turn by 4095, not by 4096
     MAGNITUDE = 0x7FFF  # sign and magnitude: bit 15 is the sign
@@ -69,6 +80,8 @@ cdef class FeetechPort(Port):
     """
 
     cdef int _fd
+    cdef int _arrivals  # an epoll that tells, once, that bytes came
+    cdef bint _rest  # there may be more of what it told
     cdef bint _echo
     cdef int64_t _timeout_ns
     cdef int64_t _patience_ns
@@ -78,6 +91,7 @@ cdef class FeetechPort(Port):
     cdef double _max[MAX_JOINTS]
     cdef bint _reversed[MAX_JOINTS]
     # the answer that is being received; bit j stands for joint j
+    cdef int _asks  # bytes of each servo
     cdef uint64_t _asked
     cdef uint64_t _missing
     cdef int _raw[MAX_JOINTS]
@@ -123,6 +137,7 @@ cdef class FeetechPort(Port):
         int stop_temperature=0,
     ):
         cdef int joint
+        self._fd = self._arrivals = -1
         self.joints = joints = len(ids)
         if not 1 <= joints <= MAX_JOINTS:
             raise ConfigError(f"ids: {joints} servos are not in 1..{MAX_JOINTS}")
@@ -145,15 +160,30 @@ cdef class FeetechPort(Port):
         self._timeout_ns = timeout_ns
         self._patience_ns = max(timeout_ns // 4, PATIENCE_NS)
         self._expects_torque, self._stop_temperature = expects_torque, stop_temperature
-        self._fd = -1
+        self._asks = FEW
         if fd is not None:
             self.reopen(fd)
 
+    def __dealloc__(self):
+        if self._arrivals >= 0:
+            os_close(self._arrivals)
+
     def reopen(self, int fd):
         """Go on over another open serial port, the loop at rest; counts go on. OSError for a bad `fd`."""
-        cdef int joint
+        cdef epoll_event wanted
+        cdef int joint, arrivals
         os.set_blocking(fd, False)
-        self._fd = fd
+        wanted.events = EPOLLIN | EPOLLET
+        arrivals = epoll_create1(EPOLL_CLOEXEC)
+        if arrivals < 0 or epoll_ctl(arrivals, EPOLL_CTL_ADD, fd, &wanted):
+            number = errno
+            if arrivals >= 0:
+                os_close(arrivals)
+            raise OSError(number, os.strerror(number))
+        if self._arrivals >= 0:
+            os_close(self._arrivals)
+        self._fd, self._arrivals = fd, arrivals
+        self._rest = False
         self._owed = self._repeated = self._doubts = 0
         for joint in range(self.joints):
             self._has_sent[joint] = False
@@ -269,6 +299,9 @@ cdef class FeetechPort(Port):
         cdef int tries, joint, answered = 0
         add(&self._reads, 1)
         self._flush()
+        if self._missing:
+            # Who is late answers the last question, and could else be taken for an answer to this one.
+            self._asks = FEW + MORE - self._asks
         self._missing = everyone
         for tries in range(1 + RETRIES):
             add(&self._retries, tries > 0)
@@ -289,14 +322,15 @@ cdef class FeetechPort(Port):
 
     cdef void _flush(self) noexcept nogil:
         """Drop what is left from before: a late answer must not answer this request."""
-        cdef int count, _turn
         cdef int64_t dropped = 0
+        cdef int _turn
         for _turn in range(FRAME):  # bounded, should bytes come without end
-            count = os_read(self._fd, self._buffer, FRAME)
-            if count > 0:
-                dropped += count
-            elif count == 0 or errno != EINTR:
-                break  # nothing there; a port that is gone will say so to the request
+            self._have = 0
+            if not self._wait(0):
+                break
+            self._take(FRAME)
+            dropped += self._have
+        self._have = 0
         add(&self._junk_bytes, max(dropped - self._owed + self._repeated, 0))
         self._owed = self._repeated = 0
 
@@ -307,25 +341,18 @@ cdef class FeetechPort(Port):
         """
         cdef uint64_t last
         cdef int64_t until
-        cdef int count
         self._asked = self._missing
         last = <uint64_t> 1 << (63 - clz(self._asked))
         self._have = 0
-        if not self._send(self._pack_read(), deadline):
+        if not self._send(self._pack_read()):
             return
         while self._missing:
             until = now_ns() + (self._patience_ns if self._missing & last else QUIET_NS)
-            if not self._wait(POLLIN, min(until, deadline)):
+            if not self._wait(min(until, deadline)):
                 break
-            count = os_read(self._fd, self._buffer + self._have, FRAME - self._have)
-            if count > 0:
-                self._have += count
+            if self._take(FRAME):
                 self._drop_echo()
                 self._decode()
-            elif count == 0:
-                store(&self.gone, HUNG_UP)  # poll promised a byte
-            elif errno != EAGAIN and errno != EINTR:
-                store(&self.gone, errno)
             if load(&self.gone) or now_ns() > deadline:
                 break  # what had come by then was still taken
         add(&self._junk_bytes, self._have)
@@ -349,9 +376,9 @@ cdef class FeetechPort(Port):
     cdef void _decode(self) noexcept nogil:
         """Take every whole frame out of the buffer; where none begins, move on by one byte."""
         cdef int at = 0
-        while self._have - at >= STATUS_BYTES:
+        while self._have - at >= STATUS + self._asks:
             if self._accept(self._buffer + at):
-                at += STATUS_BYTES
+                at += STATUS + self._asks
             else:
                 at += 1
                 add(&self._junk_bytes, 1)
@@ -368,7 +395,10 @@ cdef class FeetechPort(Port):
             return False
         while joint < self.joints and not (self._asked >> joint & 1 and self._ids[joint] == frame[2]):
             joint += 1
-        if joint == self.joints or frame[3] != 4 or frame[4] > 0x7F or frame[7] != checksum(frame + 2, 5):
+        if joint == self.joints or frame[3] != self._asks + 2 or frame[4] > 0x7F:
+            add(&self._bad_frames, 1)
+            return False
+        if frame[STATUS + self._asks - 1] != checksum(frame + 2, self._asks + 3):
             add(&self._bad_frames, 1)
             return False
         raw = frame[5] | (frame[6] & 0x7F) << 8
@@ -390,7 +420,7 @@ cdef class FeetechPort(Port):
             if self._asked >> joint & 1:
                 self._frame[at] = self._ids[joint]
                 at += 1
-        return self._seal(SYNC_READ, PRESENT_POSITION, at)
+        return self._seal(SYNC_READ, PRESENT_POSITION, self._asks, at)
 
     # write
 
@@ -409,20 +439,21 @@ cdef class FeetechPort(Port):
             self._frame[at + 1] = abs(raw) & 0xFF
             self._frame[at + 2] = abs(raw) >> 8 | (0x80 if raw < 0 else 0)
             at += 3
-        return at == 7 or self._send(self._seal(SYNC_WRITE, GOAL_POSITION, at), now_ns() + self._timeout_ns)
+        return at == 7 or self._send(self._seal(SYNC_WRITE, GOAL_POSITION, 2, at))
 
-    cdef int _seal(self, uint8_t instruction, uint8_t address, int end) noexcept nogil:
+    cdef int _seal(self, uint8_t instruction, uint8_t address, uint8_t size, int end) noexcept nogil:
         """Close the frame whose parameters end at `end`; its length in all."""
         self._frame[0] = self._frame[1] = 0xFF
         self._frame[2] = BROADCAST
         self._frame[3] = end - 3
         self._frame[4] = instruction
         self._frame[5] = address
-        self._frame[6] = 2
+        self._frame[6] = size
         self._frame[end] = checksum(self._frame + 2, end - 2)
         return end + 1
 
-    cdef bint _send(self, int size, int64_t deadline) noexcept nogil:
+    cdef bint _send(self, int size) noexcept nogil:
+        """Put a frame into the port's buffer, which holds a hundred of them: one without room is not waited for."""
         cdef int sent = 0, count
         self._owed = size if self._echo else 0
         self._repeated = 0
@@ -430,32 +461,54 @@ cdef class FeetechPort(Port):
             count = os_write(self._fd, self._frame + sent, size - sent)
             if count > 0:
                 sent += count
-            elif count < 0 and errno != EAGAIN and errno != EINTR:
-                store(&self.gone, errno)
+            elif count == 0 or errno == EAGAIN:
                 return False
-            elif not self._wait(POLLOUT, deadline):
+            elif errno != EINTR:
+                store(&self.gone, errno)
                 return False
         return True
 
-    cdef bint _wait(self, short events, int64_t until) noexcept nogil:
-        """Until the port is ready (True) or the time has come; what is there at that time still counts."""
+    # To poll or to read a terminal that is empty waits for the kernel's own thread to hand over what it may hold, on a
+    # busy machine far beyond any deadline, priority or not. So neither is done: an edge of epoll tells that bytes are
+    # there, each is told once, and a read that comes up short has taken all.
+
+    cdef bint _wait(self, int64_t until) noexcept nogil:
+        """Until there are bytes to take (True) or the time has come; what is there at that time still counts."""
+        cdef epoll_event event
         cdef short ready = 0
-        cdef int count = -1
-        while count < 0:
-            count = poll_ns(self._fd, events, max(until - now_ns(), 0), &ready)
+        cdef int count
+        while not self._rest:
+            count = poll_ns(self._arrivals, POLLIN, max(until - now_ns(), 0), &ready)
+            if count == 0:
+                return False
             if count < 0 and errno != EINTR:
                 store(&self.gone, errno)
                 return False
-        if ready & (POLLHUP | POLLERR | POLLNVAL):
+            if count > 0 and epoll_wait(self._arrivals, &event, 1, 0) > 0:
+                if event.events & (EPOLLHUP | EPOLLERR):
+                    store(&self.gone, HUNG_UP)
+                    return False
+                return True
+        return True
+
+    cdef bint _take(self, int most) noexcept nogil:
+        """After `_wait`: read into the buffer until it holds `most`; whether anything came."""
+        cdef bint told = not self._rest
+        cdef int count = os_read(self._fd, self._buffer + self._have, most - self._have)
+        self._rest = count == most - self._have or (count < 0 and errno == EINTR)
+        if count > 0:
+            self._have += count
+        elif count == 0 and told:
             store(&self.gone, HUNG_UP)
-            return False
+        elif count < 0 and errno != EAGAIN and errno != EINTR:
+            store(&self.gone, errno)
         return count > 0
 
     # health
 
     cdef void check(self) noexcept nogil:
         cdef int64_t deadline = now_ns() + self._timeout_ns
-        cdef int count, joint = self._patient, _turn
+        cdef int joint = self._patient, _turn
         if not (self._expects_torque or self._stop_temperature):
             return
         for _turn in range(self.joints):
@@ -469,30 +522,24 @@ cdef class FeetechPort(Port):
         self._await_echo(deadline)
         self._flush()
         self._have = 0
-        if not self._send(self._pack_check(joint), deadline):
+        if not self._send(self._pack_check(joint)):
             return
-        while self._wait(POLLIN, min(now_ns() + self._patience_ns, deadline)):
-            count = os_read(self._fd, self._buffer + self._have, FRAME - self._have)
-            if count == 0 or (count < 0 and errno != EAGAIN and errno != EINTR):
-                break  # the next read tells why
-            self._have += max(count, 0)
+        while self._wait(min(now_ns() + self._patience_ns, deadline)):
+            self._take(FRAME)
             self._drop_echo()
             while self._have >= HEALTH_FRAME:
                 if self._accept_health(joint, self._buffer):
                     return
                 self._consume(1)
                 add(&self._junk_bytes, 1)
+            if load(&self.gone) or now_ns() > deadline:
+                break
         add(&self._junk_bytes, self._have)
 
     cdef void _await_echo(self, int64_t deadline) noexcept nogil:
         """Let the line repeat what was sent last, or it would come in between."""
-        cdef int count
         self._have = 0
-        while self._repeated < self._owed and self._wait(POLLIN, deadline):
-            count = os_read(self._fd, self._buffer, self._owed - self._repeated)
-            if count <= 0:
-                break
-            self._have = count
+        while self._repeated < self._owed and self._wait(deadline) and self._take(self._owed - self._repeated):
             self._drop_echo()
 
     cdef int _pack_check(self, int joint) noexcept nogil:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import queue
 import select
 import signal
+import termios
 import threading
 import tty
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +31,8 @@ SHORT_NS = 400_000_000  # one that is waited for, generous to a servo thread on 
 Answer = Callable[[bytes], bytes | Sequence[bytes]]
 
 
-def status(servo: int, ticks: int, flags: int = 0) -> bytes:
-    return feetech.frame(servo, flags, feetech.encode("Present_Position", ticks))
+def status(servo: int, ticks: int, flags: int = 0, size: int = 2) -> bytes:
+    return feetech.frame(servo, flags, feetech.encode("Present_Position", ticks).ljust(size, b"\0"))
 
 
 def damaged(frame: bytes) -> bytes:
@@ -39,7 +41,12 @@ def damaged(frame: bytes) -> bytes:
 
 def answers(request: bytes) -> list[bytes]:
     """What healthy servos say to a sync read, a frame each."""
-    return [status(servo, TICKS[servo - 1]) for servo in request[7:-1]]
+    return [status(servo, TICKS[servo - 1], size=request[6]) for servo in request[7:-1]]
+
+
+def port_on(fd: int, timeout_ns: int = NEVER_NS, **settings: bool) -> FeetechPort:
+    """Six joints in degrees around tick 2048."""
+    return FeetechPort(fd, IDS, [0] * 6, [0] * 6, [4096] * 6, [0] * 6, timeout_ns=timeout_ns, **settings)
 
 
 class Line:
@@ -55,9 +62,8 @@ class Line:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def port(self, timeout_ns: int = NEVER_NS, *, echo: bool = False) -> FeetechPort:
-        """Six joints in degrees around tick 2048."""
-        return FeetechPort(self.slave, IDS, [0] * 6, [0] * 6, [4096] * 6, [0] * 6, timeout_ns=timeout_ns, echo=echo)
+    def port(self, timeout_ns: int = NEVER_NS, **settings: bool) -> FeetechPort:
+        return port_on(self.slave, timeout_ns, **settings)
 
     def hang_up(self) -> None:
         """The cable comes out."""
@@ -376,6 +382,103 @@ def test_a_late_answer_does_not_answer_the_next_request(line: Line) -> None:
     loop.tick(0)
     assert ticks_of(loop) == list(TICKS)
     assert port.junk_bytes == 48
+
+
+@pytest.mark.parametrize("late", [1, 4, 6])
+def test_an_answer_late_by_a_whole_tick_is_told_by_its_length(line: Line, late: int) -> None:
+    """It comes where its servo's own would, after the line was flushed; the servo itself is late again."""
+    port = line.port(SHORT_NS)
+    loop = loop_on(port)
+    asked: list[bytes] = []  # of each tick the first
+
+    def answer(request: bytes) -> list[bytes]:
+        frames = [each for each in answers(request) if each[2] != late]
+        if len(request) == len(ALL):
+            if asked:
+                frames.insert(late - 1, status(late, 99, size=asked[-1][6]))
+            asked.append(request)
+        return [b"".join(frames)]
+
+    line.answer = answer
+    for tick in range(1, 5):
+        loop.tick(tick * 1_000_000_000)
+        assert [age == 0 for age in loop.record.ages_s] == [servo != late for servo in IDS]
+        assert ticks_of(loop) == [2048 if servo == late else TICKS[servo - 1] for servo in IDS]
+    line.answer = answers
+    for tick in range(5, 8):
+        loop.tick(tick * 1_000_000_000)
+        assert list(loop.record.ages_s) == [0] * 6
+    assert line.requests[-3:] == [ALL] * 3  # nobody was late before these
+
+
+@pytest.fixture
+def pty() -> Iterator[tuple[int, int]]:
+    """Master and slave, with nobody at the far end."""
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    os.set_blocking(master, False)
+    yield master, slave
+    os.close(master)
+    os.close(slave)
+
+
+def test_a_port_that_takes_no_more_bytes_is_not_waited_for(pty: tuple[int, int]) -> None:
+    _, slave = pty
+    port = port_on(slave, SHORT_NS)
+    loop = loop_on(port, max_missed_replies=1000)
+    while loop.counters()["write_errors"] == 0:  # the kernel may still move on what is in it
+        while select.select([], [slave], [], 0.05)[1]:
+            with contextlib.suppress(BlockingIOError):
+                os.write(slave, bytes(4096))
+        loop.tick(0)
+    assert loop.recent_ticks()[-1]["write_ns"] < SHORT_NS / 2
+    assert not port.hung_up
+
+
+@pytest.mark.parametrize("junk", [b"\xff", bytes(range(256)), status(3, 1000), status(9, 1000)])
+def test_junk_without_end_takes_a_tick_no_longer_than_its_time(pty: tuple[int, int], junk: bytes) -> None:
+    master, slave = pty
+    over = threading.Event()
+
+    def flood() -> None:
+        while not over.is_set():
+            if select.select([], [master], [], 0.1)[1]:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(master, junk * (4096 // len(junk)))
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        assert select.select([slave], [], [], 5)[0]
+        port = port_on(slave, SHORT_NS // 4, expects_torque=True)
+        loop = loop_on(port)
+        loop.tick(0)  # a read, a write and a look at the health of whoever was heard
+        assert loop.bus_time().summary().max < 2 * SHORT_NS / 1e9
+    finally:
+        over.set()
+        thread.join()
+    assert not port.hung_up
+    assert port.junk_bytes > 0
+
+
+@pytest.mark.parametrize("minimum", [0, 1])  # 0, as pyserial sets it: a read of nothing returns nothing
+@pytest.mark.parametrize("size", [255, 256, 257, 512])
+def test_what_fills_the_buffer_to_the_byte_is_dropped_and_nothing_is_missed_after_it(
+    line: Line, size: int, minimum: int
+) -> None:
+    attributes = termios.tcgetattr(line.slave)
+    attributes[6][termios.VMIN] = minimum
+    termios.tcsetattr(line.slave, termios.TCSANOW, attributes)
+    port = line.port()
+    loop = loop_on(port)
+    for tick in range(3):
+        os.write(line.master, bytes(size))
+        assert select.select([line.slave], [], [], 5)[0]
+        loop.tick(tick)
+        assert ticks_of(loop) == list(TICKS)
+        assert list(loop.record.ages_s) == [0] * 6
+    assert line.requests == [ALL] * 3
+    assert port.junk_bytes == 3 * size
 
 
 def test_error_bits_are_raised_and_the_position_is_used(line: Line) -> None:
