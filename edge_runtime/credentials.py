@@ -14,6 +14,7 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
+from edge_runtime import input_file
 from edge_runtime.errors import AccessError, ConfigError
 
 _MOST_BYTES = 1 << 20
@@ -86,9 +87,9 @@ def _pem(path: Path, setting: str, label: str, forbidden: int) -> bytes:
 def _read(path: Path, setting: str, forbidden: int) -> bytes:
     """What is in `path`, unless its mode has a bit of `forbidden`; it is the opened file that is judged."""
     try:
-        with open(path, "rb", opener=_open) as file:
+        with input_file.open_regular(path) as file:
             info = os.fstat(file.fileno())
-            if not stat.S_ISREG(info.st_mode) or info.st_size > _MOST_BYTES:
+            if info.st_size > _MOST_BYTES:
                 raise ConfigError(f"{setting}: {path} is not a file of at most {_MOST_BYTES} bytes")
             if forbidden and (info.st_mode & forbidden or info.st_uid not in (0, os.geteuid())):
                 raise AccessError(
@@ -100,7 +101,3 @@ def _read(path: Path, setting: str, forbidden: int) -> bytes:
         raise AccessError(f"{setting}: {path} may not be read by user {os.geteuid()}") from error
     except OSError as error:
         raise ConfigError(f"{setting}: cannot read {path}: {(error.strerror or str(error)).lower()}") from error
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO in its place would wait for a writer

@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from edge_runtime import input_file
+
 MOST_BYTES = 1 << 26
 
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> Any:
     """What is in `path`. Raises ValueError with the rest of a sentence that begins with the file's name."""
     try:
-        with path.open("rb") as file:
+        with input_file.open_regular(path) as file:
             data = file.read(most_bytes + 1)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror or error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,7 +14,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from edge_runtime import json_file
+from edge_runtime import input_file, json_file
 from edge_runtime.errors import ModelError, UsageError
 from edge_runtime.schema import hint, nearest, shown
 from edge_runtime.wire.messages import Camera, ExtraState, Joint, Policy
@@ -59,9 +60,9 @@ class Bundle:
         """
         path = self.path / "reference.npz"
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with input_file.open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
                 pair = {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, BadZipFile) as error:
+        except (OSError, EOFError, ValueError, BadZipFile) as error:
             raise ModelError(f"{path}: holds no stored pair ({error})") from error
         if ACTION not in pair:
             raise ModelError(f"{path}: holds no {ACTION!r} for its inputs {', '.join(pair)}")
@@ -126,7 +127,7 @@ def load(path: Path) -> Bundle:
     canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
     ensembled = manifest.get("temporal_ensemble_coeff", "") is not None
     policy = Policy(
-        name=fields.text("name"),
+        name=fields.plain_name("name"),
         type=fields.text("type"),
         digest=hashlib.sha256(canonical).digest(),
         joints=tuple(Joint(row.text("name"), row.text("unit")) for row in fields.rows("joints", "unit", least=1)),
@@ -170,8 +171,8 @@ def _check_files(path: Path, listed: _Fields) -> set[str]:
         entry.nothing_but("bytes", "sha256")
         size, digest = entry.whole("bytes", 0, 1 << 40), entry.text("sha256")
         try:
-            with (path / name).open("rb") as stream:
-                if (have := (path / name).stat().st_size) != size:
+            with input_file.open_regular(path / name) as stream:
+                if (have := os.fstat(stream.fileno()).st_size) != size:
                     raise ModelError(f"{path / name}: has {have} bytes, the manifest says {size}")
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
@@ -212,6 +213,12 @@ class _Fields:
         value = self._get(field)
         if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
             raise self.wrong(field, value, "a text of 1 to 128 printable characters")
+        return value
+
+    def plain_name(self, field: str) -> str:
+        value = self.text(field)
+        if "/" in value or value.startswith("."):
+            raise self.wrong(field, value, "a plain name, without / and not beginning with a dot")
         return value
 
     def whole(self, field: str, low: int, high: int) -> int:

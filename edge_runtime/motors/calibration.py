@@ -90,7 +90,7 @@ def locate(config: SOFollowerConfig) -> Path:
         raise ConfigError("robot.id: not given, and the calibration file is named for it (--robot.id=NAME)")
     candidates = [folder / f"{config.id}.json" for folder in _folders(config.calibration_dir)]
     for path in candidates:
-        if path.is_file():
+        if os.path.lexists(path):  # whatever it is: `load` says what is wrong with it
             return path
     known = sorted({path.stem for each in candidates for path in each.parent.glob("*.json")})
     near = nearest(config.id, known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import fields
@@ -97,12 +98,26 @@ def test_a_file_that_is_no_calibration(answer: Answer, tmp_path: Path, content: 
     assert (code, line) == (78, f"calibration {tmp_path}/it.json: {said}")
 
 
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "cannot be read: Not a regular file"),
+        (Path.mkdir, "cannot be read: Is a directory"),
+        (lambda path: path.symlink_to("nowhere"), "cannot be read: No such file or directory"),
+    ],
+)
+def test_what_is_no_file_at_all(answer: Answer, tmp_path: Path, make: Callable[[Path], object], said: str) -> None:
+    make(tmp_path / "it.json")
+    code, line = answer(*START, f"--robot.calibration_dir={tmp_path}")
+    assert (code, line) == (78, f"calibration {tmp_path}/it.json: {said}")
+
+
 # A bundle's manifest.
 
-TEXT, OBJECT = "a text of 1 to 128 printable characters", "an object"
+TEXT, OBJECT, PLAIN = "a text of 1 to 128 printable characters", "an object", "a plain name, without / and "
 KEYS: dict[str, list[tuple[Any, str]]] = {  # wrong values, and what was expected
     "format": [("1", "a whole number in 0..2147483648"), (2, "1, which is what this version reads")],
-    "name": [("", TEXT), (3, TEXT), ("a\nb", TEXT), ("x" * 129, TEXT), (None, TEXT)],
+    "name": [*((wrong, TEXT) for wrong in ("", 3, "a\nb", "x" * 129, None)), ("../x", PLAIN), (".x", PLAIN)],
     "type": [("", TEXT), (None, TEXT)],
     "precision": [("fp8", "one of fp32, fp16"), (None, "one of fp32, fp16")],
     "joints": [

@@ -236,6 +236,14 @@ BUNDLES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda b: ((b / "policy.onnx").unlink(), (b / "policy.onnx").mkdir()),
         "{bundle}/policy.onnx: cannot be read (Is a directory)",
     ),
+    "a file is a pipe": (
+        lambda b: ((b / "policy.onnx").unlink(), os.mkfifo(b / "policy.onnx")),
+        "{bundle}/policy.onnx: cannot be read (Not a regular file)",
+    ),
+    "the manifest is a pipe": (
+        lambda b: ((b / "manifest.json").unlink(), os.mkfifo(b / "manifest.json")),
+        "{bundle}/manifest.json: cannot be read: Not a regular file",
+    ),
     "another version": (
         lambda b: put(b, '"format": 1', '"format": 2'),
         "{bundle}/manifest.json: format: 2 is not 1, which is what this version reads",
