@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from edge_runtime import flags, systemd
+from edge_runtime import flags, logs, systemd
 from edge_runtime.config import StartConfig
 from edge_runtime.supervisor.client import watch_over
 
@@ -42,11 +42,13 @@ def dispatch(argv: list[str]) -> int:
 
 def start(argv: list[str]) -> int:
     config = flags.parse(StartConfig, argv, prog="edge-runtime start")
-    log_to_stderr(config.debug)
-    with watch_over(config) as supervisor:  # before grpc, whose threads do not survive a fork
+    with (
+        logs.to_stderr(logging.DEBUG if config.debug else logging.INFO) as screen,
+        watch_over(config) as supervisor,  # before grpc, whose threads do not survive a fork
+    ):
         from edge_runtime.runtime import start as run  # cv2 and grpc cost half a second: not before the flags are right
 
-        return run(config, supervisor)
+        return run(config, supervisor, screen)
 
 
 def service(argv: list[str]) -> int:
@@ -58,14 +60,3 @@ def _needs(path: Path) -> systemd.Needs:
     config = flags.parse(StartConfig, [f"--config_path={path}"], prog="edge-runtime start")
     patience = () if "give_up_after_s" in yaml.safe_load(path.read_text()) else ("--give_up_after_s=0",)
     return systemd.Needs(patience, getattr(config.robot, "port", ""))
-
-
-def log_to_stderr(debug: bool) -> None:
-    """One line per change of state, for a terminal or the journal."""
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

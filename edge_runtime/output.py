@@ -47,6 +47,17 @@ def write(path: Path, text: str, setting: str) -> None:
         raise OutputError(f"{setting}: cannot write {path}: {error.strerror or error}") from error
 
 
+def open_streams() -> None:
+    """Open to nowhere what the caller closed of stdin, stdout and stderr: their numbers are not for other files."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # its number is the lowest that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
 def say(text: str) -> None:
     """A line on stdout, at once. Raises OutputError when nobody reads it any more, or it is a file on a full disk."""
     with _stdout():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +25,7 @@ from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, Outp
 from edge_runtime.extra_state import make_vector
 from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
+from edge_runtime.logs import BackgroundStream
 from edge_runtime.look import Look
 from edge_runtime.notify import Notifier
 from edge_runtime.observer import Observer
@@ -49,9 +49,9 @@ LEFT_AFTER_S = 5.0  # a thread that waits for somebody else's answer, or for a t
 STOPPED_WITHIN_S = 75.0  # the longest park_timeout_s and then limp; as TimeoutStopSec of the service
 
 
-def start(config: StartConfig, supervisor: Supervisor | None = None) -> int:
+def start(config: StartConfig, supervisor: Supervisor | None, screen: BackgroundStream) -> int:
     """`edge-runtime start`: run until a signal, the last episode or the end of the time; 0 when stopped as asked."""
-    Runtime(config, supervisor).run()
+    Runtime(config, supervisor, screen=screen).run()
     return 0
 
 
@@ -88,8 +88,8 @@ class _Parts:
 class Runtime:
     """One run. Nothing is touched before `run`; `supervisor` stops the arm when this process cannot.
 
-    `onlookers` see every record, `stages` takes the time of each stage, `tell` is called once at the end, and
-    `idle_gap_s` is the observer's.
+    `screen` is where the status line goes, `onlookers` see every record, `stages` takes the time of each stage, `tell`
+    is called once at the end, and `idle_gap_s` is the observer's.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Runtime:
         config: StartConfig,
         supervisor: Supervisor | None = None,
         *,
+        screen: BackgroundStream | None = None,
         onlookers: Sequence[Onlooker] = (),
         stages: StageTimes | None = None,
         tell: Callable[[Account], None] = print_summary,
@@ -112,6 +113,7 @@ class Runtime:
         self._started_s = time.monotonic()
         self._systemd = Notifier()
         self._state = RuntimeState(self._started_s, self._systemd.status)
+        self._screen = screen
         self._tell = tell
         self._idle_gap_s = idle_gap_s
         self._stages = stages or StageTimes((*STAGES, "round_trip"))
@@ -244,8 +246,8 @@ class Runtime:
             stack.enter_context(Exposition(config.metrics_port, RunCollector(account)))
         if config.queue_log is not None:
             self._onlookers.append(stack.enter_context(QueueLog(config.queue_log)))
-        if config.status and sys.stderr.isatty():
-            self._onlookers.append(stack.enter_context(StatusLine(sys.stderr)))
+        if config.status and self._screen is not None and self._screen.isatty():
+            self._onlookers.append(stack.enter_context(StatusLine(self._screen)))
         return _Parts(robot, loop, arm, chronicle, observer, stream, hello, account)
 
     def _threshold(self, latency: LatencyWindow, rows: int, *, filtered: bool) -> Threshold:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from types import TracebackType
-from typing import TextIO
 
 from edge_runtime._realtime import Record
 from edge_runtime.account import Account
+from edge_runtime.logs import BackgroundStream
 
 EVERY_S = 0.25
 WIDTH = 78
@@ -19,7 +18,7 @@ _ERASE = "\r\x1b[K"
 class StatusLine:
     """An onlooker that draws on `out`, a terminal, four times a second. A context manager: the line goes with it."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: BackgroundStream) -> None:
         self._out = out
         self._drawn_s = self._ticks = 0.0
         self._handlers = list(logging.getLogger().handlers)
@@ -50,9 +49,8 @@ class StatusLine:
         return True
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that was closed
-            self._out.write(text)
-            self._out.flush()
+        self._out.write(text)
+        self._out.flush()
 
 
 def line(account: Account, rate_hz: float) -> str:

@@ -1,7 +1,19 @@
-"""`python -m policy_server`: the same as `policy-server`."""
+"""`policy-server` and `python -m policy_server`."""
 
+from __future__ import annotations
+
+import signal
 import sys
 
-from policy_server.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """The entry point. Ctrl-C while all the rest is imported just ends the program."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from policy_server import cli
+
+    signal.signal(signal.SIGINT, handler)
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,7 +11,7 @@ from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_runtime import flags, systemd
+from edge_runtime import flags, logs, systemd
 from edge_runtime.ending import at_end_of_stdin, heeding
 from edge_runtime.errors import ConfigError, UsageError
 
@@ -45,10 +45,6 @@ def start(argv: list[str]) -> int:
     config = flags.parse(ServerConfig, argv, prog="policy-server start", positional="bundles")
     if not config.bundles and config.model_dir is None:
         raise UsageError("bundle: none given: policy-server start BUNDLE [BUNDLE ...], or --model_dir=FOLDER")
-    logging.basicConfig(
-        level=logging.DEBUG if config.debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core writes to stderr by itself what we say in one line
     stop: Future[None] = Future()
     server: PolicyServer | None = None
@@ -62,7 +58,8 @@ def start(argv: list[str]) -> int:
         else:
             _finish(stop)
 
-    with heeding(heed, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    level = logging.DEBUG if config.debug else logging.INFO
+    with logs.to_stderr(level), heeding(heed, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if config.until_stdin_closes:
             at_end_of_stdin(lambda: _finish(stop))
 

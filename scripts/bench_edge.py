@@ -43,7 +43,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-edge-") as name, ExitStack() as stack:
         folder = Path(name)
         arm = stack.enter_context(
-            Process("arm", "edge_runtime.cli", ["virtual-arm", "--http_port=0", "--cameras=[]", *ENDS], folder)
+            Process("arm", "edge_runtime", ["virtual-arm", "--http_port=0", "--cameras=[]", *ENDS], folder)
         ).ready()
         server = stack.enter_context(policy_server(folder, "act_so101_pick_place"))
         start_up(folder, arm, server, runs=2 if quick else 5)
@@ -84,7 +84,7 @@ def start_up(folder: Path, arm: dict[str, Any], server: str, runs: int) -> None:
     took = []
     for _ in range(runs):
         began = time.monotonic()
-        with Process("edge", "edge_runtime.cli", state_flags(arm, server), folder) as edge:
+        with Process("edge", "edge_runtime", state_flags(arm, server), folder) as edge:
             edge.said("-> running")
             took.append(time.monotonic() - began)
     print(
@@ -125,7 +125,7 @@ def two_cameras(folder: Path, arm: dict[str, Any], seconds: float) -> None:
     with mjpeg() as url, policy_server(folder, "act_so101_cubes") as server:
         cameras = {name: {"type": "opencv", "index_or_path": url} for name in ("static", "wrist")}
         arguments = [*flags(arm, server), f"--robot.cameras={json.dumps(cameras)}", "--resize=true"]
-        with Process("edge-cameras", "edge_runtime.cli", arguments, folder) as edge:
+        with Process("edge-cameras", "edge_runtime", arguments, folder) as edge:
             edge.said("-> running")
             cpu = cpu_part(edge.pid, seconds)
             print(
@@ -138,7 +138,7 @@ def two_cameras(folder: Path, arm: dict[str, Any], seconds: float) -> None:
 
 
 def run_edge(folder: Path, arguments: list[str]) -> None:
-    with Process("edge", "edge_runtime.cli", arguments, folder) as edge:
+    with Process("edge", "edge_runtime", arguments, folder) as edge:
         edge.finish()
 
 

@@ -47,7 +47,7 @@ def _profile(bundle: str, duration_s: float, work: Path) -> dict[str, Any]:
     with Process("policy-server", "policy_server", served, work) as server:
         server.said("serving [")
         arguments = ["profile", *asked, "--idle_gap_ms=50", f"--json={numbers}"]
-        with Process("profile", "edge_runtime.cli", arguments, work) as profile:
+        with Process("profile", "edge_runtime", arguments, work) as profile:
             profile.finish()
     found: dict[str, Any] = json.loads(numbers.read_text())
     return found

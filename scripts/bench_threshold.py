@@ -88,7 +88,7 @@ def main(argv: list[str]) -> int:
 @contextmanager
 def _arm(work: Path) -> Iterator[dict[str, Any]]:
     arguments = ["virtual-arm", "--http_port=0", f"--calibration_dir={work}", "--cameras=[]"]
-    with Process("virtual-arm", "edge_runtime.cli", [*arguments, "--until_stdin_closes=true"], work) as arm:
+    with Process("virtual-arm", "edge_runtime", [*arguments, "--until_stdin_closes=true"], work) as arm:
         yield arm.ready()
 
 
@@ -118,7 +118,7 @@ def _run(config: ThresholdConfig, threshold: str, socket: str, arm: dict[str, An
         f"--reset_url={arm['http']}/episode",
         f"--summary={summary}",
     ]
-    with Process("runtime", "edge_runtime.cli", arguments, work) as runtime:
+    with Process("runtime", "edge_runtime", arguments, work) as runtime:
         runtime.finish()
     return Run.of(json.loads(summary.read_text()))
 

@@ -134,7 +134,7 @@ def test_nobody_listening_is_no_failure(environ: dict[str, str]) -> None:
 def running(arm: VirtualBus, manager: Manager, folder: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """`edge-runtime start` as systemd starts it, with a watchdog of 0.4 s; dies with the test."""
     write_calibration(folder, "virtual")
-    command = [sys.executable, "-m", "edge_runtime.cli", "start", "--robot.type=so101_follower", *flags]
+    command = [sys.executable, "-m", "edge_runtime", "start", "--robot.type=so101_follower", *flags]
     command += ["--robot.bus_timeout_ms=100"]  # the servos share the machine with whatever else it does
     command += [f"--robot.port={arm.path}", "--robot.id=virtual", f"--robot.calibration_dir={folder}"]
     environ = os.environ | manager.environ | {"WATCHDOG_USEC": "400000"}

@@ -133,7 +133,7 @@ class Newcomer:
         """From now on the arm has masses and a scene before its cameras."""
         self._bench.__exit__(None, None, None)
         flags = ["--until_stdin_closes", "--http_port=0", f"--link={self._link}"]
-        arm = self._stack.enter_context(Process("virtual-arm", "edge_runtime.cli", ["virtual-arm", *flags], self.home))
+        arm = self._stack.enter_context(Process("virtual-arm", "edge_runtime", ["virtual-arm", *flags], self.home))
         self._arm = arm.ready()
 
     def frames(self) -> list[dict[str, Any]]:

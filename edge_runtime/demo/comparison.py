@@ -125,7 +125,7 @@ class Comparison:
             f"--goal={'fixed' if self.policy == 'images' else 'random'}",
             "--until_stdin_closes=true",
         ]
-        with Process("virtual-arm", "edge_runtime.cli", arguments, self.folder) as arm:
+        with Process("virtual-arm", "edge_runtime", arguments, self.folder) as arm:
             yield arm.ready()
 
     @contextmanager
@@ -162,7 +162,7 @@ class Comparison:
         else:
             cameras = {name: {"type": "opencv", "index_or_path": url} for name, url in arm["cameras"].items()}
             arguments.append(f"--robot.cameras={json.dumps(cameras)}")
-        with Process(f"runtime-{mode}", "edge_runtime.cli", arguments, self.folder) as runtime:
+        with Process(f"runtime-{mode}", "edge_runtime", arguments, self.folder) as runtime:
             while runtime.poll() is None:
                 with urllib.request.urlopen(f"{arm['http']}/episode", timeout=5) as response:
                     watcher.progress(mode, json.load(response), arm["cameras"])

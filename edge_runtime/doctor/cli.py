@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 
-from edge_runtime import flags, output
-from edge_runtime.cli import log_to_stderr
+from edge_runtime import flags, logs, output
 from edge_runtime.config import NoRobotConfig, RobotConfig, SOFollowerConfig, StartConfig
 from edge_runtime.doctor import packages
 from edge_runtime.doctor.finding import Finding
@@ -28,7 +27,7 @@ def main(argv: list[str]) -> int:
     """0 if nothing has failed, else the exit code of the first failure."""
     config = flags.parse(DoctorConfig, argv, prog="edge-runtime doctor")
     if config.debug:
-        log_to_stderr(debug=True)
+        logging.basicConfig(level=logging.DEBUG, format=logs.FORMAT)
         return _report(config)
     silence = logging.NullHandler()  # what would be logged is a finding
     logging.getLogger("edge_runtime").addHandler(silence)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edge_runtime import flags, output
+from edge_runtime import flags, logs, output
 from edge_runtime.checks import check_ranges
 from edge_runtime.config import NoRobotConfig, RobotConfig, StartConfig
 from edge_runtime.errors import CameraError, ConfigError, StreamError
@@ -45,7 +45,6 @@ class ProfileConfig(StartConfig):
 
 def main(argv: list[str]) -> int:
     config = flags.parse(ProfileConfig, argv, prog="edge-runtime profile")
-    logging.basicConfig(level=logging.DEBUG if config.debug else logging.WARNING, format="%(levelname)s %(message)s")
     if config.frames != SYNTHETIC and not Path(config.frames).exists():
         raise CameraError(f"frames: {config.frames} is not there, expected {SYNTHETIC} or the path of a video")
     for name in ("json", "html"):
@@ -53,6 +52,9 @@ def main(argv: list[str]) -> int:
     from edge_runtime.supervisor.client import watch_over
 
     with ExitStack() as stack:
+        stack.enter_context(
+            logs.to_stderr(logging.DEBUG if config.debug else logging.WARNING, "%(levelname)s %(message)s")
+        )
         supervisor = stack.enter_context(watch_over(config))  # before grpc, whose threads do not survive a fork
         from edge_runtime.profiler import page, text
         from edge_runtime.profiler.run import profile

@@ -103,7 +103,7 @@ class SOFollower:
         self._bus.establish("Goal_Position", present)  # read back: a stale goal with torque on is a blow
         self._warn_outside(present)
         pose = self._units(present)
-        self._rest = {**dict(zip(JOINTS, pose.tolist(), strict=True)), **(self._config.rest_pose or {})}
+        self._rest = {**dict(zip(JOINTS, pose.tolist(), strict=True)), **self._rest}  # of the first time, after a fault
         before_torque()
         self._bus.establish("Torque_Enable", dict.fromkeys(IDS.values(), 1))
         self._bus.establish("Lock", dict.fromkeys(IDS.values(), 1))

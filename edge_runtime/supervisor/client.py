@@ -18,6 +18,7 @@ from edge_runtime.supervisor.page import Page
 from edge_runtime.supervisor.process import DEAF_TO, DONE, STAND_DOWN
 
 ANSWER_S = 10.0  # for a process that still starts
+STAND_DOWN_S = 1.0  # for one that only waits
 GRACE_S = 2.0  # beyond what the stop policy takes, until we count as stuck
 
 log = logging.getLogger(__name__)
@@ -60,8 +61,13 @@ class Supervisor:
         """The arm is at rest, or lost. Returns when the supervisor has let go of the port. Twice is harmless."""
         self._watches = False
         try:
+            self._link.settimeout(STAND_DOWN_S)
             self._link.send(STAND_DOWN)
             self._await_answer()
+            self._link.settimeout(ANSWER_S)
+        except TimeoutError:  # stopped, or stuck
+            self._process.kill()
+            self._end()
         except (OSError, EOFError):  # it acts, or has acted
             self._end()
 

@@ -20,6 +20,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from edge_runtime import logs
 from edge_runtime.errors import DeviceError
 from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.port import Port
@@ -70,9 +71,12 @@ def main(link_fd: int, page_fd: int) -> None:
     for number in DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DEAF_TO)  # the runtime blocked them until here
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    link = socket.socket(fileno=link_fd)
-    page = Page(page_fd)
+    with logs.to_stderr(logging.INFO):  # as blocked as the runtime's may be
+        watch(socket.socket(fileno=link_fd), Page(page_fd))
+
+
+def watch(link: socket.socket, page: Page) -> None:
+    """Until there is no runtime any more, or the arm has been stopped."""
     ward: Ward | None = None
     while True:
         if ward is not None and not is_ordered_before(link, page):

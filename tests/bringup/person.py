@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-PROGRAM = (sys.executable, "-m", "edge_runtime.cli")
+PROGRAM = (sys.executable, "-m", "edge_runtime")
 PATIENCE_S = 60.0
 CTRL_C = "\x03"
 

@@ -228,7 +228,7 @@ def test_an_arm_that_holds_itself_up_is_held_first(arm: VirtualBus, tmp_path: Pa
 
 @pytest.mark.parametrize("word", ["calibrate", "setup-motors"])
 def test_without_a_terminal(arm: VirtualBus, tmp_path: Path, word: str) -> None:
-    command = [sys.executable, "-m", "edge_runtime.cli", word, *flags(arm, tmp_path)[1:]]
+    command = [sys.executable, "-m", "edge_runtime", word, *flags(arm, tmp_path)[1:]]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
     assert (done.returncode, len(done.stderr.splitlines())) == (64, 1)
     assert f"{word} asks and shows: it needs a terminal" in done.stderr

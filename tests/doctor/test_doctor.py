@@ -31,7 +31,7 @@ def programs(folder: Path) -> Iterator[dict[str, Any]]:
     arm = ["virtual-arm", "--until_stdin_closes", "--http_port=0", f"--calibration_dir={folder}"]
     server = ["start", "act_so101_pick_place", f"--listen=unix:{folder}/policy.sock", "--until_stdin_closes"]
     with (
-        Process("arm", "edge_runtime.cli", arm, folder) as virtual_arm,
+        Process("arm", "edge_runtime", arm, folder) as virtual_arm,
         Process("server", "policy_server", server, folder),
     ):
         with grpc.insecure_channel(f"unix:{folder}/policy.sock") as channel:
@@ -41,7 +41,7 @@ def programs(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def doctor(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edge_runtime.cli", "doctor", *flags]
+    command = [sys.executable, "-m", "edge_runtime", "doctor", *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 

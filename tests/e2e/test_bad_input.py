@@ -18,7 +18,7 @@ BUNDLES = Path(policy_server.__file__).parent / "bundles"
 
 def start(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "edge_runtime.cli", "start", *arguments],
+        [sys.executable, "-m", "edge_runtime", "start", *arguments],
         capture_output=True,
         text=True,
         timeout=WAIT_S,

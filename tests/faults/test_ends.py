@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic as now
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from edge_runtime.supervisor.client import ANSWER_S
 from edge_runtime.virtual_arm.frame_log import Entry
 from tests.faults.bench import TICKS_PER_UNIT, Bench, writes
 from tests.proxy import Link
@@ -123,7 +126,7 @@ def test_a_terminal_that_is_closed_ends_the_run_in_good_order(rig: Bench) -> Non
     """SIGHUP; whatever is still said there, by the status line, the log and the summary, is lost and no error more."""
     window, terminal = os.openpty()
     name = os.ttyname(terminal)
-    command = [sys.executable, "-m", "edge_runtime.cli", "start", *rig.flags]
+    command = [sys.executable, "-m", "edge_runtime", "start", *rig.flags]
     shell = ["sh", "-c", 'tty=$1; shift; exec "$@" <>"$tty" >&0 2>&0', "sh", name, *command]
     with subprocess.Popen(shell, start_new_session=True) as edge:  # the first terminal it opens is its own
         os.close(terminal)
@@ -132,6 +135,60 @@ def test_a_terminal_that_is_closed_ends_the_run_in_good_order(rig: Bench) -> Non
         assert edge.wait(30) == 73
     assert rig.torque == [0] * 6
     assert json.loads((rig.folder / "summary.json").read_text())["states"][-1][1] == "stopping"
+
+
+@pytest.fixture
+def clogged(rig: Bench) -> Iterator[subprocess.Popen[bytes]]:
+    """A runtime whose stderr is a pipe that nobody reads, and that is full."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    rig.log.clear()
+    command = [sys.executable, "-m", "edge_runtime", "start", *rig.flags]
+    with subprocess.Popen(command, stderr=writer, stdout=subprocess.DEVNULL) as edge:
+        try:
+            rig.wait_for_goals(3)
+            yield edge
+        finally:
+            edge.kill()
+            os.close(reader)
+            os.close(writer)
+
+
+def test_a_log_that_nobody_reads_keeps_no_signal_from_the_arm(rig: Bench, clogged: subprocess.Popen[bytes]) -> None:
+    clogged.terminate()
+    assert clogged.wait(30) == 0
+    assert rig.torque == [0] * 6
+
+
+def test_a_log_that_nobody_reads_keeps_no_supervisor_from_the_arm(rig: Bench, clogged: subprocess.Popen[bytes]) -> None:
+    clogged.kill()
+    rig.log.wait_for(lambda entry: writes(entry, "Torque_Enable", 0), 10)
+    assert rig.torque == [0] * 6
+
+
+def test_a_stopped_supervisor_keeps_nobody_waiting(rig: Bench) -> None:
+    with rig.running() as edge:
+        (supervisor,) = supervisors_of(edge.process.pid)
+        os.kill(int(supervisor), signal.SIGSTOP)
+        began = now()
+        assert edge.end() == 0, edge.text
+        assert now() - began < ANSWER_S  # what a supervisor that starts is given
+    assert rig.torque == [0] * 6
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_closed_are_no_reason_not_to_run(rig: Bench, closed: str) -> None:
+    command = [sys.executable, "-m", "edge_runtime", "start", *rig.flags]
+    rig.log.clear()
+    with subprocess.Popen(["sh", "-c", f'exec "$@" {closed}', "sh", *command], stdout=subprocess.DEVNULL) as edge:
+        rig.wait_for_goals(3)
+        edge.terminate()
+        assert edge.wait(30) == 0
+    assert rig.torque == [0] * 6
 
 
 def test_a_full_disk_is_told_when_the_arm_is_at_rest(rig: Bench) -> None:

@@ -104,6 +104,16 @@ def test_park_goes_to_the_pose_at_start_slowly_then_limp(robot: SOFollower, arm:
     assert held(arm, "Torque_Enable") == [0] * 6
 
 
+def test_after_a_fault_park_still_goes_to_the_pose_at_start(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    """Where it stood when it was found again is where the fault left it, maybe high above the table."""
+    robot.prepare()
+    robot._bus.establish("Goal_Position", {number: goal + 300 for number, goal in zip(IDS, POSE[:5], strict=False)})
+    clock.now += 2.0
+    robot.prepare()
+    robot.stop("park", Hurry(clock))
+    assert arm.positions() == pytest.approx(POSE, abs=23)
+
+
 def test_park_obeys_a_rest_pose_and_a_lower_speed(config: SO101FollowerConfig, arm: VirtualBus, clock: Time) -> None:
     config.rest_pose, config.max_speed = {"shoulder_pan": 0.0}, 20.0
     with SOFollower(config, clock) as robot:

@@ -63,7 +63,7 @@ class Lab:
         }
         self.server: Process | None = None
         flags = ["virtual-arm", "--until_stdin_closes", "--http_port=0", "--cameras=[]", f"--link={folder / 'so101'}"]
-        arm = stack.enter_context(Process("virtual-arm", "edge_runtime.cli", flags, folder)).ready()
+        arm = stack.enter_context(Process("virtual-arm", "edge_runtime", flags, folder)).ready()
         (self.arm / "arm.yaml").write_text(
             f"robot: {{type: so101_follower, port: {arm['port']}, id: {arm['robot_id']}, "
             f"calibration_dir: {arm['calibration_dir']}, bus_timeout_ms: 100}}\n"

@@ -1,0 +1,19 @@
+"""`edge-runtime` and `python -m edge_runtime`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def main() -> int:
+    """The entry point. Ctrl-C while all the rest is imported just ends the program."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from edge_runtime import cli
+
+    signal.signal(signal.SIGINT, handler)
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Log lines that nobody waits for: a stopped terminal, or a pipe that nobody reads, keeps no arm from its rest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+KEPT = 1000  # texts; what comes while so many wait is lost
+CLOSE_S = 1.0  # for what is left at the end
+
+
+class BackgroundStream:
+    """Takes text at once; a thread writes it to the descriptor `fd`."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._texts: queue.Queue[str] = queue.Queue(KEPT)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def write(self, text: str) -> int:
+        with suppress(queue.Full):
+            self._texts.put_nowait(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nobody waits."""
+
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
+    def close(self) -> None:
+        """Returns when all is written, or after CLOSE_S."""
+        self._closed = True
+        self.write("")
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while not (self._closed and self._texts.empty()):
+            data = self._texts.get().encode(errors="backslashreplace")
+            try:
+                while data:
+                    data = data[os.write(self._fd, data) :]  # not sys.stderr: its lock would be held at exit
+            except OSError:  # a terminal that was closed
+                continue
+
+
+@contextmanager
+def to_stderr(level: int, form: str = FORMAT) -> Iterator[BackgroundStream]:
+    """One line per change of state, for a terminal or the journal."""
+    stream = BackgroundStream(sys.stderr.fileno())
+    logging.basicConfig(level=level, format=form, stream=stream)
+    try:
+        yield stream
+    finally:
+        stream.close()
