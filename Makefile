@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXPORT_BIN := .venv-export/bin
 TORCH ?= torch==2.13.0
 LEROBOT_PYTHON ?= python3
-SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml setup.py
+SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml
 
 .PHONY: demo test check bench soak fuzz protos test-export test-lerobot build clean
 
@@ -43,17 +43,19 @@ test-lerobot:  ## live against LeRobot 0.4.4, by the Python that has it (and pyt
 
 build: $(VENV)/ready
 
+# setuptools calls its own table for extensions experimental, and says so at every build
+
 $(VENV)/ready: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[server,demo,dev]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --editable '.[server,demo,dev]'
 	touch $@
 
 .venv-export/ready: $(SOURCES)
 	test -x $(EXPORT_BIN)/python || $(PYTHON) -m venv .venv-export
 	$(EXPORT_BIN)/python -m pip install --quiet --upgrade pip
 	$(EXPORT_BIN)/python -m pip install --quiet '$(TORCH)'
-	$(EXPORT_BIN)/python -m pip install --quiet --editable '.[export,server,dev]'
+	PYTHONWARNINGS=ignore $(EXPORT_BIN)/python -m pip install --quiet --editable '.[export,server,dev]'
 	touch $@
 
 clean:
