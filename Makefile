@@ -44,7 +44,6 @@ test-lerobot:  ## live against LeRobot 0.4.4, by the Python that has it (and pyt
 build: $(VENV)/ready
 
 # setuptools calls its own table for extensions experimental, and says so at every build
-
 $(VENV)/ready: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
