@@ -76,14 +76,16 @@ def introduce(
     found = differences(replace(hello, cameras=cameras), policy)  # whoever looks for a name sees all that there are
     if found:
         raise ProtocolError(f"robot and policy {policy.name} do not fit: " + "; ".join(found))
-    compared = ", ".join(units) + (f"; {config.image_tolerance:g} levels in a picture" if sees else "")
+    unseen = f" and no picture by {config.image_tolerance:g} levels" if sees else ""
     log.info(
-        "policy %s (%s), %d of %d actions per chunk at %g Hz, similar below %s",
+        "policy %s (%s), %d of %d actions per chunk at %g Hz; %s",
         policy.name,
         policy.digest.hex()[:12],
         rows,
         policy.chunk_size,
         config.fps,
-        f"{tolerance:g} (L2 over {compared})" if tolerance else "nothing (filter off)",
+        f"skipped as similar: where all joints together moved by less than {tolerance:g} ({', '.join(units)}){unseen}"
+        if tolerance
+        else "nothing is skipped as similar",
     )
     return hello

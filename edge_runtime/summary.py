@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_runtime import output
+from edge_runtime.timing import LEAST_S, PERCENTILES, can_tell
 
 Report = dict[str, Any]
 
@@ -19,25 +20,24 @@ def write(report: Report, path: Path) -> None:
 def text(report: Report) -> str:
     """The report on a page, at most 100 columns."""
     loop, observations, chunks = report["loop"], report["observations"], report["chunks"]
-    late = report["lateness_s"]
+    late, threshold = report["lateness_s"], report["threshold"]
     lines = [
         f"ran {report['duration_s']:.1f} s, {loop['ticks']} ticks at {report['control_hz']:g} Hz: "
-        f"{loop['late']} late, {loop['missed']} missed, {loop['starved']} starved"
+        f"{loop['late']} late, {loop['missed']} missed, {loop['starved']} without an action"
         + (f", {loop['too_old']} actions too old" if loop["too_old"] else ""),
         f"lateness p50 {_ms(late['p50'])}, p99 {_ms(late['p99'])}, max {_ms(late['max'])}; {report['realtime']}",
-        f"observations {observations['sent']} sent ({observations['must_go']} must go), "
-        f"skipped {_pairs(observations['skipped'])}, unsent {_pairs(observations['unsent'])}, "
-        f"lost {observations['lost']}, failed {observations['failures']}",
-        f"chunks {chunks['merged']} merged, {chunks['stale']} stale, {chunks['foreign']} foreign; "
-        f"{report['reconnects']} reconnects; threshold {report['threshold']['setting']}, "
-        f"{report['threshold']['rows']} rows at the end",
+        f"observations {observations['sent']} sent, {observations['must_go']} of them with the queue as good as empty; "
+        f"{observations['lost']} lost, {observations['failures']} failed",
+        *(f"  {what}: {_pairs(observations[kind])}" for kind, what in _NOT_RUN.items() if observations[kind]),
+        f"chunks {chunks['merged']} merged, {chunks['stale']} too late, {chunks['foreign']} of another connection; "
+        f"{report['reconnects']} reconnects",
+        f"asked with {threshold['rows']} actions left (chunk_size_threshold {threshold['setting']})",
     ]
-    if report["stages_s"]:
-        lines.append(f"{'stage':<12}{'n':>7}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'max':>10}")
-        lines += [
-            f"{stage:<12}{s['n']:>7}" + "".join(f"{_ms(s[key]):>10}" for key in ("mean", "p50", "p95", "p99", "max"))
-            for stage, s in report["stages_s"].items()
-        ]
+    stages = {stage: numbers for stage, numbers in report["stages_s"].items() if numbers["max"] >= LEAST_S}
+    if stages:
+        after = {stage: stages.pop(stage) for stage in ("actuate",) if stage in stages}  # not of the round trip
+        lines.append(f"{'stage':<12}{'n':>7}" + "".join(f"{name:>11}" for name in _FIGURES))
+        lines += [_row(stage, numbers) for stage, numbers in (stages | after).items()]
     lines.append("bus: " + _bus(report["bus"]))
     lines.append("states: " + " -> ".join(f"{state} ({at_s:.1f} s)" for at_s, state in report["states"]))
     lines += [f"fault at {fault['time_s']:.1f} s: {fault['error']}; {fault['file']}" for fault in report["faults"]]
@@ -47,6 +47,15 @@ def text(report: Report) -> str:
             f"in {episode['time_s']:.2f} s, {episode['starved_after_first_chunk']} starved ticks"
         )
     return "\n".join(lines)
+
+
+_NOT_RUN = {"skipped": "skipped by the server", "unsent": "not sent"}
+_FIGURES = ("mean", *PERCENTILES, "max")
+
+
+def _row(stage: str, numbers: Report) -> str:
+    cells = (_ms(numbers[name]) if can_tell(name, numbers["n"]) else "–" for name in _FIGURES)
+    return f"{stage:<12}{numbers['n']:>7}" + "".join(f"{cell:>11}" for cell in cells)
 
 
 def _bus(bus: Report) -> str:

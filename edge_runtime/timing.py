@@ -63,6 +63,16 @@ class Summary:
         return asdict(self)
 
 
+LEAST_S = 5e-6  # less is 0.00 ms on every page: a stage that took no time
+
+PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+def can_tell(name: str, n: int) -> bool:
+    """Whether `n` samples have a percentile of their own by this name, and not just their largest one again."""
+    return n * (1 - PERCENTILES.get(name, 0.0)) > 1 - 1e-9
+
+
 class Histogram:
     """Counts durations in buckets at most 3.1 % wide; safe to record into from several threads."""
 

@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from edge_runtime.profiler.stage_log import PARTS, Trip
-from edge_runtime.threshold import MARGIN_ROWS
-from edge_runtime.timing import LatencyWindow
+from edge_runtime.threshold import MARGIN_ROWS, AutoThreshold
+from edge_runtime.timing import EARLY_SAMPLES, LatencyWindow
 
 GROUPS = {
     "looking": ("capture",),
@@ -103,7 +103,7 @@ class Findings:
     def groups(self) -> dict[str, float]:
         """Mean seconds of a warm round trip by what they are spent on."""
         groups = {name: sum(self.stages[part].mean for part in parts) for name, parts in GROUPS.items()}
-        return groups | {"other": max(self.stages["other"].mean, 0.0)}
+        return groups | {"other": self.stages["other"].mean}
 
     @property
     def bound_by(self) -> str:
@@ -122,6 +122,14 @@ class Findings:
     def safe_rows(self) -> int:
         """g* in rows; more than a chunk has if no threshold is safe."""
         return math.ceil(self.quantile_s * self.setting.fps) + MARGIN_ROWS
+
+    @property
+    def filtered_rows(self) -> int:
+        """Where chunk_size_threshold=auto asks with the filter on, once it knows round trips like these."""
+        window = LatencyWindow()
+        for _ in range(EARLY_SAMPLES + 1):  # the first is taken for a cold one
+            window.record(self.quantile_s)
+        return AutoThreshold(window, self.setting.fps, self.setting.rows, filtered=True).rows
 
     @property
     def least_chunk(self) -> int:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from edge_runtime.profiler import drawing
 from edge_runtime.profiler.findings import Findings
 from edge_runtime.profiler.stage_log import PARTS, Trip
-from edge_runtime.profiler.text import cold
+from edge_runtime.profiler.text import cells, cold
 from edge_runtime.profiler.verdict import sentences
+from edge_runtime.timing import LEAST_S, can_tell
 
 MOST_COLUMNS = 300
 SUM = ' class="sum"'
@@ -89,13 +90,17 @@ def render(findings: Findings) -> str:
 
 def _bars(findings: Findings) -> dict[str, dict[str, float]]:
     stages = findings.stages
-    mean = {part: stages[part].mean * 1e3 for part in (*ORDER, "other")}
-    tail = {part: stages[part].p95 * 1e3 for part in (*ORDER, "other")}
-    return {"cold": _column(findings.cold), "warm, mean": mean, "warm, each p95": tail}
+    bars = {
+        "cold": _column(findings.cold),
+        "warm, mean": {part: stages[part].mean * 1e3 for part in (*ORDER, "other")},
+    }
+    if can_tell("p95", stages["other"].n):
+        bars["warm, each p95"] = {part: stages[part].p95 * 1e3 for part in (*ORDER, "other")}
+    return bars
 
 
 def _column(trip: Trip) -> dict[str, float]:
-    return {**{part: trip.parts_s[part] * 1e3 for part in ORDER}, "other": max(trip.other_s, 0.0) * 1e3}
+    return {**{part: trip.parts_s[part] * 1e3 for part in ORDER}, "other": trip.other_s * 1e3}
 
 
 def _thinned(trips: Sequence[Trip]) -> Sequence[Trip]:
@@ -112,16 +117,18 @@ def _table(findings: Findings) -> str:
     rows = []
     for stage in (*PARTS, "other", "round_trip"):
         numbers = findings.stages[stage]
-        values = (first[stage], numbers.mean, numbers.p50, numbers.p95, numbers.p99, numbers.max)
-        cells = "".join(f"<td>{value * 1e3:.2f}</td>" for value in values)
-        rows.append(f"<tr{SUM * (stage == 'round_trip')}><td>{stage}</td>{cells}<td>{numbers.n}</td></tr>")
+        if max(first[stage], numbers.max) < LEAST_S:
+            continue
+        values = "".join(f"<td>{cell}</td>" for cell in (f"{first[stage] * 1e3:.2f}", *cells(numbers)))
+        rows.append(f"<tr{SUM * (stage == 'round_trip')}><td>{stage}</td>{values}<td>{numbers.n}</td></tr>")
     head = "".join(f"<th>{name}</th>" for name in ("ms", "cold", "mean", "p50", "p95", "p99", "max", "n"))
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
 def _round_trips(findings: Findings) -> str:
     trips = findings.stages["round_trip"]
-    marks = {f"p50 {trips.p50 * 1e3:.1f}": trips.p50 * 1e3, f"p95 {trips.p95 * 1e3:.1f}": trips.p95 * 1e3}
+    shown = {name: getattr(trips, name) * 1e3 for name in ("p50", "p95") if can_tell(name, trips.n)}
+    marks = {f"{name} {value:.1f}": value for name, value in shown.items()}
     return drawing.histogram([(trip.round_trip_s * 1e3, 1) for trip in findings.warm], "ms", marks)
 
 

@@ -22,8 +22,8 @@ class Trip:
 
     @property
     def other_s(self) -> float:
-        """What no stage accounts for; less than 0 if the last ping was slower than this trip's way."""
-        return self.round_trip_s - sum(self.parts_s.values())
+        """What no stage accounts for."""
+        return max(self.round_trip_s - sum(self.parts_s.values()), 0.0)
 
 
 class StageLog(StageTimes):
@@ -49,7 +49,9 @@ class StageLog(StageTimes):
         elif stage != "actuate":
             self._parts[stage] = seconds
             if stage == _LAST and "capture" in self._parts:
-                parts = {part: self._parts.get(part, 0.0) for part in PARTS} | {"network": self._network_s}
+                parts = {part: self._parts.get(part, 0.0) for part in PARTS}
+                left_s = max(self._round_trip_s - sum(parts.values()), 0.0)  # the ping may have been slower than this
+                parts["network"] = min(self._network_s, left_s)
                 self.trips.append(Trip(time.monotonic(), self._round_trip_s, parts))
                 self._parts = {}
         self.cost_s += time.perf_counter() - began_s

@@ -8,6 +8,7 @@ from typing import Any
 
 from edge_runtime.profiler.findings import Distribution, Findings
 from edge_runtime.profiler.verdict import sentences
+from edge_runtime.timing import LEAST_S, PERCENTILES, can_tell
 
 WIDTH = 96
 
@@ -24,6 +25,8 @@ def report(findings: Findings) -> str:
         f"{'stage (ms)':<12}{'cold':>10}{'n':>7}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'max':>10}",
     ]
     for stage, numbers in findings.stages.items():
+        if max(cold(findings)[stage], numbers.max) < LEAST_S:
+            continue  # such as inject, where no delay was asked for
         if stage == "round_trip":
             lines.append("-" * 79)
         lines.append(_row(stage, cold(findings)[stage], numbers))
@@ -69,8 +72,15 @@ def cold(findings: Findings) -> dict[str, float]:
 
 
 def _row(stage: str, cold_s: float, numbers: Distribution) -> str:
-    columns = (numbers.mean, numbers.p50, numbers.p95, numbers.p99, numbers.max)
-    return f"{stage:<12}{cold_s * 1e3:>10.2f}{numbers.n:>7}" + "".join(f"{each * 1e3:>10.2f}" for each in columns)
+    return f"{stage:<12}{cold_s * 1e3:>10.2f}{numbers.n:>7}" + "".join(f"{cell:>10}" for cell in cells(numbers))
+
+
+def cells(numbers: Distribution) -> list[str]:
+    """Mean, p50, p95, p99 and max in ms; a dash for a percentile that so few samples do not have."""
+    return [
+        f"{getattr(numbers, name) * 1e3:.2f}" if can_tell(name, numbers.n) else "–"
+        for name in ("mean", *PERCENTILES, "max")
+    ]
 
 
 def _ms(seconds: float) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from edge_runtime.config import StartConfig
-from edge_runtime.profiler.findings import Findings, Picture
+from edge_runtime.profiler.findings import MOST_FPS, Findings, Picture
+from edge_runtime.timing import EARLY_SAMPLES, can_tell
 
 MUCH_SENDING = 0.1  # of a round trip: then frames are worth a sentence even if something else takes more
 ROOM = 2  # chunks this many times as long as they must be leave nothing to wish for
@@ -31,8 +32,9 @@ def sentences(findings: Findings) -> list[str]:
 def _bound(findings: Findings) -> str:
     name, trip = findings.bound_by, findings.stages["round_trip"]
     share = findings.groups[name] / trip.mean
+    tail = f"p95 {_ms(trip.p95)}, " if can_tell("p95", trip.n) else ""
     said = (
-        f"A round trip takes {_ms(trip.p50)} (p50; p95 {_ms(trip.p95)}, largest {_ms(trip.max)} of {trip.n}). "
+        f"A round trip takes {_ms(trip.p50)} (p50; {tail}largest {_ms(trip.max)} of {trip.n}). "
         f"{name[0].upper() + name[1:]} bounds the loop: {_ms(findings.groups[name])} of it, {share:.0%}."
     )
     if name == "sending" and math.isfinite(findings.link_bytes_s):
@@ -52,15 +54,20 @@ def _threshold(findings: Findings) -> str:
         )
     return (
         f"The smallest safe threshold g* is {rows / chunk:.2f}: ask when {rows} of {chunk} actions are left, "
-        f"a chunk every {findings.chunk_every_s:.2f} s; chunk_size_threshold=auto follows it."
+        f"a chunk every {findings.chunk_every_s:.2f} s. chunk_size_threshold=auto, once it knows {EARLY_SAMPLES} round "
+        f"trips, asks at {rows}, and at {findings.filtered_rows} with the similarity filter, which start has on for "
+        f"joints in degrees."
     )
 
 
 def _fit(findings: Findings) -> str:
     setting = findings.setting
     if findings.fits:
+        most = f"up to {findings.most_fps:.0f} fps"
+        if findings.most_fps >= MOST_FPS:
+            most = f"any fps ({MOST_FPS:g} is the most that can be set)"
         return (
-            f"This link and policy carry up to {findings.most_fps:.0f} fps with chunks of {setting.rows}, "
+            f"This link and policy carry {most} with chunks of {setting.rows}, "
             f"or chunks from {findings.least_chunk} actions at {setting.fps:g} fps."
         )
     least_s = (setting.rows - 1) / (2 * setting.fps)

@@ -46,7 +46,7 @@ def test_similarity_has_the_joints_own_unit_and_is_off_where_nobody_chose_one(
     """One degree is LeRobot's; one radian would make everything similar."""
     with caplog.at_level(logging.INFO):
         assert hello(in_unit(unit), similarity_tolerance=given).similarity_tolerance == tolerance
-    said = f"similar below {tolerance:g} (L2 over {unit})" if tolerance else "similar below nothing (filter off)"
+    said = f"moved by less than {tolerance:g} ({unit})" if tolerance else "nothing is skipped as similar"
     assert said in caplog.text
 
 

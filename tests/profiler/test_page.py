@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 from edge_runtime.profiler import page, text
+from edge_runtime.profiler.stage_log import PARTS
 
 from .findings import findings
 
@@ -36,9 +37,21 @@ def test_extremes_can_be_drawn() -> None:
 
 
 def test_the_text_has_every_stage_and_fits_a_terminal() -> None:
-    report = text.report(findings(infer=0.1, cold_s=1.0))
+    report = text.report(findings(**dict.fromkeys(PARTS, 0.1), other_s=0.1, cold_s=1.0))
     assert max(map(len, report.splitlines())) <= 160
     for stage in ("capture", "infer", "network", "other", "round_trip"):
         assert f"\n{stage} " in report
     row = next(line for line in report.splitlines() if line.startswith("infer"))
     assert row.split()[1:4] == ["1100.00", "20", "100.00"]
+
+
+def test_what_took_no_time_and_what_so_few_cannot_tell_is_left_out() -> None:
+    few, more = (text.report(findings(trips=trips, infer=0.1)) for trips in (6, 100))
+    assert "\ninject " not in few
+    (row,) = (line.split() for line in few.splitlines() if line.startswith("infer"))
+    assert row[4:] == ["100.00", "–", "–", "100.00"]
+    (row,) = (line.split() for line in more.splitlines() if line.startswith("infer"))
+    assert row[4:] == ["100.00"] * 4
+    drawn = page.render(findings(trips=6, infer=0.1))
+    assert "p95 " not in drawn
+    assert "<td>inject</td>" not in drawn

@@ -42,6 +42,16 @@ def test_a_trip_without_a_ping_takes_the_last_ones() -> None:
     assert list(log.warm) == log.trips[1:]
 
 
+def test_a_ping_slower_than_the_trip_takes_no_more_than_there_is() -> None:
+    log = StageLog()
+    log.record("capture", 0.01)
+    log.record("network", 5.0)
+    answer(log, 0.2)
+    (trip,) = log.trips
+    assert trip.parts_s["network"] == pytest.approx(0.2 - 0.01 * (2 + len(SERVER_STAGES)))
+    assert trip.other_s == pytest.approx(0.0, abs=1e-9)
+
+
 def test_a_skipped_or_lost_observation_leaves_nothing_behind() -> None:
     log = StageLog()
     log.record("capture", 5.0)

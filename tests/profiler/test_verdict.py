@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from edge_runtime.config import StartConfig
 from edge_runtime.profiler.verdict import sentences
 
 from .findings import RAW_PAIR, findings
@@ -22,7 +23,8 @@ def test_raw_frames_on_a_slow_link_sending_bounds_and_jpeg_or_resize_is_the_way(
     )
     assert "Sending bounds the loop: 741 ms of it, 97%" in text
     assert "An observation is 1.84 MB, and the link carries 20.0 Mbit/s" in text
-    assert "Change first: send JPEG instead of raw frames: --jpeg_quality=93 makes 1.84 MB of pixels 170 kB" in text
+    assert f"Change first: send JPEG instead of raw frames: --jpeg_quality={StartConfig.jpeg_quality} makes" in text
+    assert "makes 1.84 MB of pixels 170 kB" in text
     assert "a round trip of about 92.0 ms" in text
     assert "a policy exported for 320x240 with --resize=true needs 461 kB raw" in text
 
@@ -58,13 +60,23 @@ def test_a_fast_policy_says_its_threshold_and_what_it_could_carry() -> None:
     text = said(infer=0.1, network=0.05)
     assert numbers.safe_rows == math.ceil(0.15 * 30) + 1
     assert "g* is 0.12: ask when 6 of 50 actions are left" in text
+    assert "auto, once it knows 10 round trips, asks at 6, and at 18 with the similarity filter" in " ".join(
+        text.split()
+    )
     assert "up to 163 fps with chunks of 50, or chunks from 11 actions at 30 fps" in text
     assert "the server carries 14 robots" in text
     assert "Change first: nothing has to be" in text
 
 
 def test_a_round_trip_within_a_tick_leaves_nothing_to_change() -> None:
-    assert "Change first: nothing; a round trip is shorter than a tick." in said(infer=0.002)
+    text = said(infer=0.002)
+    assert "Change first: nothing; a round trip is shorter than a tick." in text
+    assert "carry any fps (1000 is the most that can be set) with chunks of 50" in text
+
+
+def test_a_percentile_needs_as_many_round_trips() -> None:
+    assert "p95" in said(infer=0.1, trips=20)
+    assert "p95" not in said(infer=0.1, trips=19)
 
 
 @pytest.mark.parametrize(
