@@ -11,7 +11,7 @@ import grpc
 from edge_runtime.errors import ConfigError, EdgeRuntimeError
 from policy_server.address import Address
 from policy_server.config import ServerConfig
-from policy_server.knocks import Knocks
+from policy_server.handshake_failures import HandshakeFailures
 from policy_server.refusals import Refusals
 from policy_server.tls import ServerTls
 from policy_server.tokens import Tokens
@@ -30,8 +30,8 @@ class Access:
                 f"listen: {listen} can be reached from other machines, and lacks {' and '.join(self.lacks)}; "
                 "--insecure=true does without"
             )
-        self._knocks = Knocks(refused)
-        self._tls = ServerTls(config.tls, self._knocks.knock) if config.tls.cert is not None else None
+        self._handshakes = HandshakeFailures(refused)
+        self._tls = ServerTls(config.tls, self._handshakes.begins) if config.tls.cert is not None else None
         self._tokens = Tokens(config.token_file, refused) if config.token_file is not None else None
 
     @property
@@ -41,17 +41,17 @@ class Access:
     @property
     def interceptors(self) -> list[grpc.ServerInterceptor]:
         """In the order in which they see a call."""
-        heard = [_Heard(self._knocks)] if self._tls is not None else []
+        heard = [_Heard(self._handshakes)] if self._tls is not None else []
         return heard + ([self._tokens] if self._tokens is not None else [])
 
     def start(self, port: int) -> None:
         """Before the first peer comes to `port`."""
         if self._tls is not None:
-            self._knocks.start(port)
+            self._handshakes.start(port)
 
     def stop(self) -> None:
         if self._tls is not None:
-            self._knocks.stop()
+            self._handshakes.stop()
 
     def reload(self) -> None:
         """Read every file again; one that is wrong is logged, and what it held before stays."""
@@ -64,10 +64,10 @@ class Access:
 
 
 class _Heard(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Tells `knocks` whose calls come, which all are streams to us."""
+    """Tells `handshakes` whose calls come, which all are streams to us."""
 
-    def __init__(self, knocks: Knocks) -> None:
-        self._knocks = knocks
+    def __init__(self, handshakes: HandshakeFailures) -> None:
+        self._handshakes = handshakes
 
     def intercept_service(self, continuation: Callable[[grpc.HandlerCallDetails], Any], details: Any) -> Any:
         handler = continuation(details)
@@ -75,7 +75,7 @@ class _Heard(grpc.ServerInterceptor):  # type: ignore[misc]
             return None
 
         def noted(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            self._knocks.heard(context.peer())
+            self._handshakes.heard(context.peer())
             return handler.stream_stream(requests, context)
 
         return grpc.stream_stream_rpc_method_handler(noted, handler.request_deserializer, handler.response_serializer)

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 
 from edge_runtime import output
+from edge_runtime.checks import split_address
 from edge_runtime.errors import AccessError, ConfigError, OutputError
 
 
@@ -27,15 +28,10 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Raises ConfigError when `text` is not an address, or a name that does not resolve."""
-        if text.startswith("unix:"):
-            path = Path(text.removeprefix("unix:"))
-            if not path.is_absolute() or len(os.fsencode(path)) > 107:  # sun_path of unix(7)
-                raise ConfigError(f"listen: {text} is not unix:/PATH of at most 107 bytes")
-            return cls(path=path)
-        host, _, port = text.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(f"listen: {text!r} is not HOST:PORT or unix:/path")
-        return cls(host=_resolve(host.strip("[]")), port=int(port))
+        host, port = split_address(text, "listen", first_port=0)
+        if not host:
+            return cls(path=Path(text.removeprefix("unix:")))
+        return cls(host=_resolve(host), port=port)
 
     def __str__(self) -> str:
         if self.path is not None:

@@ -58,19 +58,19 @@ class ServerCollector(Collector):
         )
         busy = CounterMetricFamily("policy_server_engine_busy_seconds", "Time the engine was at work.", labels=MODEL)
         for model in self._models:
-            name, tally = [model.name], model.tally
+            name, stats = [model.name], model.stats
             facts = {"type": model.policy.type, "digest": model.policy.digest.hex()[:12]}
             info.add_metric(name, {**facts, "provider": model.scheduler.provider})
             sessions.add_metric(name, model.sessions)
             queue.add_metric(name, model.waiting_s)
             overloaded.add_metric(name, model.overloaded)
-            for answer, count in dict(tally.answers).items():
+            for answer, count in dict(stats.answers).items():
                 answers.add_metric([*name, answer], count)
-            for stage, histogram in tally.stages.histograms.items():
+            for stage, histogram in stats.stages.histograms.items():
                 stages.add_metric([*name, stage], _seconds(histogram), histogram.sum_s)
-            batches.add_metric(name, *_sizes(dict(tally.batches)))
-            halved.add_metric(name, tally.halved)
-            busy.add_metric(name, tally.busy_s)
+            batches.add_metric(name, *_sizes(dict(stats.batches)))
+            halved.add_metric(name, stats.halved)
+            busy.add_metric(name, stats.busy_s)
         return (build, refused, info, sessions, queue, overloaded, answers, stages, batches, halved, busy)
 
 

@@ -18,10 +18,10 @@ from policy_server.bundle import Bundle
 from policy_server.cleaning import match_keys
 from policy_server.engines import Engine
 from policy_server.load import Load
+from policy_server.model_stats import ModelStats
 from policy_server.outbox import Outbox
 from policy_server.scheduler import Scheduler, Work
 from policy_server.session import Session
-from policy_server.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Model:
     def __init__(self, bundle: Bundle, open_engine: Callable[[Bundle], Engine], **batching: Any) -> None:
         self.name = bundle.policy.name
         self.policy = bundle.policy
-        self.tally = Tally()
+        self.stats = ModelStats()
         self._open_engine = open_engine
         self._load = Load(time.monotonic())
         self._lock = threading.Lock()  # over the sessions, and which policy they run
@@ -115,7 +115,7 @@ class Model:
     # The scheduler's ledger.
 
     def served(self, batch: Sequence[Work], began_s: float, ended_s: float) -> None:
-        self.tally.served(len(batch), ended_s - began_s)
+        self.stats.served(len(batch), ended_s - began_s)
         before = self._load.overloaded
         late = sum(work.due_s < ended_s for work in batch)
         if not self._load.served(began_s, ended_s, late=late, chunks=len(batch)):
@@ -135,4 +135,4 @@ class Model:
                     session.tell_pace(overloaded=now)
 
     def halved(self) -> None:
-        self.tally.was_halved()
+        self.stats.was_halved()

@@ -101,17 +101,17 @@ class Scheduler:
         self._sources: set[Source] = set()
         self._handing_over = threading.Lock()
         self._stopping = threading.Event()
-        self._shift = _Shift(name, open_engine, lambda: True, self._run)
-        self.warm = self._shift.warm
+        self._serving = _EngineThread(name, open_engine, lambda: True, self._run)
+        self.warm = self._serving.warm
 
     def start(self) -> None:
-        self._shift.thread.start()
+        self._serving.thread.start()
 
     def stop(self) -> None:
         """Finish the batch under way and end; stopping twice is harmless."""
         with self._handing_over:
             self._stopping.set()
-        self._end(self._shift)
+        self._end(self._serving)
 
     def replace(self, open_engine: Callable[[], Engine], take_over: Callable[[], None]) -> Future[str]:
         """Load and warm up another engine beside the one that serves. Done once it serves, or holds why it does not.
@@ -123,12 +123,12 @@ class Scheduler:
         def succeed() -> bool:
             with self._handing_over:
                 if not self._stopping.is_set():
-                    self._end(self._shift)
+                    self._end(self._serving)
                     take_over()
-                    self._shift = new
-                return self._shift is new
+                    self._serving = new
+                return self._serving is new
 
-        new = _Shift(self._name, open_engine, succeed, self._run)
+        new = _EngineThread(self._name, open_engine, succeed, self._run)
         new.thread.start()
         return new.warm
 
@@ -144,28 +144,28 @@ class Scheduler:
         since_s = self._batch_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
-    def _end(self, shift: _Shift) -> None:
+    def _end(self, engine_thread: _EngineThread) -> None:
         with self._ready:
-            shift.over.set()
+            engine_thread.over.set()
             self._ready.notify_all()
-        if shift.thread.ident is not None:
-            shift.thread.join()
+        if engine_thread.thread.ident is not None:
+            engine_thread.thread.join()
 
-    def _run(self, shift: _Shift) -> None:
+    def _run(self, engine_thread: _EngineThread) -> None:
         # Loading and warming up are on the thread that serves: CUDA keeps its handles and graphs by thread.
         try:
-            engine = shift.open_engine()
+            engine = engine_thread.open_engine()
             engine.warm_up(batch_sizes(self._max_batch), self._note)
         except Exception as error:  # raised again by whoever waits for `warm`
-            shift.warm.set_exception(error)
+            engine_thread.warm.set_exception(error)
             return
         try:
-            if not shift.succeed():
-                shift.warm.set_exception(ModelError(f"{self._name}: the server is stopping"))
+            if not engine_thread.succeed():
+                engine_thread.warm.set_exception(ModelError(f"{self._name}: the server is stopping"))
                 return
             self.provider = engine.provider
-            shift.warm.set_result(engine.provider)
-            while sources := self._next(shift.over):
+            engine_thread.warm.set_result(engine.provider)
+            while sources := self._next(engine_thread.over):
                 batch = [work for source in sources if (work := source.take())]
                 if batch:
                     self._batch_since_s = time.monotonic()
@@ -230,7 +230,7 @@ class Scheduler:
         self._ledger.served(batch, taken_s, time.monotonic())
 
 
-class _Shift:
+class _EngineThread:
     """One engine's time at the queue, on a thread of its own: load it, succeed the one before, serve until `over`.
 
     `succeed` is False when it is too late for that.
@@ -241,7 +241,7 @@ class _Shift:
         name: str,
         open_engine: Callable[[], Engine],
         succeed: Callable[[], bool],
-        run: Callable[[_Shift], None],
+        run: Callable[[_EngineThread], None],
     ) -> None:
         self.open_engine = open_engine
         self.succeed = succeed

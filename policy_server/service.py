@@ -33,15 +33,15 @@ from edge_runtime.wire.messages import (
     Welcome,
 )
 from policy_server.admission import Admission, Fault
-from policy_server.conduct import Conduct
 from policy_server.config import LimitsConfig
 from policy_server.deadlines import Deadlines
 from policy_server.model import Model
+from policy_server.model_stats import ModelStats
 from policy_server.models import Models
 from policy_server.outbox import Outbox, Outgoing
 from policy_server.refusals import Refusals
 from policy_server.session import Session
-from policy_server.tally import Tally
+from policy_server.stream_limits import StreamLimits
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +102,12 @@ class PolicyService:
             context.cancel()
 
         outbox = Outbox(self._limits.unread_answers, on_overflow=drop)
-        conduct = Conduct(self._limits, self._deadlines, end=outbox.close, drop=drop)
+        limits = StreamLimits(self._limits, self._deadlines, end=outbox.close, drop=drop)
         try:
             self._enter(outbox, context)
             greeted: Future[tuple[Model, Session]] = Future()
             threading.Thread(
-                target=self._read, args=(requests, outbox, conduct, greeted, context.peer()), name="reader", daemon=True
+                target=self._read, args=(requests, outbox, limits, greeted, context.peer()), name="reader", daemon=True
             ).start()
             handshake_s = self._limits.handshake_s
             try:
@@ -116,9 +116,9 @@ class PolicyService:
                 raise Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {handshake_s:g} s") from None
             try:
                 for outgoing in outbox:
-                    conduct.sending()
-                    yield _encode(outgoing, model.tally)
-                    conduct.sent()
+                    limits.sending()
+                    yield _encode(outgoing, model.stats)
+                    limits.sent()
             finally:
                 model.close_session(session)
                 log.info("%s left (%s)", session.name, session.tally() or "nothing asked")
@@ -134,7 +134,7 @@ class PolicyService:
             return
         finally:
             outbox.close()
-            conduct.over()
+            limits.over()
             self._leave(outbox)  # before the status goes out: whoever reads it may come back at once
 
     def stop(self) -> None:
@@ -168,7 +168,7 @@ class PolicyService:
         self,
         requests: Iterator[bytes],
         outbox: Outbox,
-        conduct: Conduct,
+        limits: StreamLimits,
         greeted: Future[tuple[Model, Session]],
         peer: str,
     ) -> None:
@@ -183,7 +183,7 @@ class PolicyService:
             return
         greeted.set_result((model, session))
         try:
-            self._listen(requests, session, conduct)
+            self._listen(requests, session, limits)
             session.finish()
         except grpc.RpcError:
             outbox.close()
@@ -197,21 +197,21 @@ class PolicyService:
             if outbox.closed:  # maybe before we were done, by a worker that did not wait for us
                 model.close_session(session)
 
-    def _listen(self, requests: Iterator[bytes], session: Session, conduct: Conduct) -> None:
+    def _listen(self, requests: Iterator[bytes], session: Session, limits: StreamLimits) -> None:
         """Feed the session. Raises ProtocolError or Fault for what may not be said, or not so often."""
         most = envelope.from_robot(session.policy)
         assembler = codec.ObservationAssembler(session.policy, most_bytes=self._limits.observation_bytes)
-        conduct.heard(asks=False)
+        limits.heard(asks=False)
         for request in requests:
             message = envelope.parse(pb.ClientMessage, request, most)
             kind = message.WhichOneof("body")
-            conduct.heard(asks=kind != "piece")
+            limits.heard(asks=kind != "piece")
             if kind == "ping":
                 session.ping(codec.decode_ping(message))
                 continue
             whole = assembler.feed(message)
             if kind == "observation" or whole is not None:
-                conduct.arriving(assembler.unfinished)
+                limits.arriving(assembler.unfinished)
             if whole is not None:
                 session.feed(*whole)
 
@@ -254,12 +254,12 @@ _ENCODE: Mapping[type, Callable[[Any], pb.ServerMessage]] = {
 _ANSWERS = (Chunk, Skipped, Failure)
 
 
-def _encode(outgoing: Outgoing, tally: Tally) -> pb.ServerMessage:
+def _encode(outgoing: Outgoing, stats: ModelStats) -> pb.ServerMessage:
     message = outgoing.message
     encoded = _ENCODE[type(message)](message)
     finish_s = time.monotonic() - outgoing.since_s
     if isinstance(message, Chunk):
         encoded.chunk.times.finish = finish_s
     if isinstance(message, _ANSWERS):
-        tally.answered(message, finish_s)
+        stats.answered(message, finish_s)
     return encoded
