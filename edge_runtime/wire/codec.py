@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
 
 import numpy as np
 
@@ -126,7 +125,7 @@ def encode_chunk(chunk: Chunk) -> pb.ServerMessage:
             joints=chunk.actions.shape[1],
             actions=chunk.actions.ravel().tolist(),
             digest=chunk.digest,
-            times=pb.ServerTimes(**dict(zip(SERVER_STAGES, astuple(chunk.times), strict=True))),
+            times=pb.ServerTimes(**vars(chunk.times)),
             batch=chunk.batch,
         )
     )

@@ -215,4 +215,5 @@ def _check_vector(what: str, values: Sequence[float], dimension: int) -> None:
     if len(values) != dimension:
         raise ProtocolError(f"{what}: {len(values)} numbers, expected {dimension}")
     for index, value in enumerate(values):
-        limits.number(f"{what}: number {index}", value, -math.inf)
+        if not math.isfinite(value):  # asked here already: a sentence for each number would cost more than the rest
+            limits.number(f"{what}: number {index}", value, -math.inf)
