@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from edge_runtime import credentials
+from edge_runtime.checks import split_address
 from edge_runtime.config import TlsConfig
 from edge_runtime.errors import AccessError, ConfigError
 
@@ -60,7 +60,7 @@ class Access:
         self.address = address
         self.tls = tls or TlsConfig()
         self._token_file = token_file
-        self.host, self.port = _split(address)
+        self.host, self.port = split_address(address, "server_address")
         _check(self, insecure=insecure, has_token=token_file is not None)
         self.files = self._read()
 
@@ -107,16 +107,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _split(address: str) -> tuple[str, int]:
-    """Host and port, of unix:/path empty and 0."""
-    if address.startswith("unix:") and 0 < len(os.fsencode(address.removeprefix("unix:"))) <= 107:  # sun_path, unix(7)
-        return "", 0
-    host, _, port = address.rpartition(":")
-    if not host or host == "unix" or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"server_address: {address!r} is not HOST:PORT or unix:/path")
-    return host.strip("[]"), int(port)
 
 
 def _check(access: Access, *, insecure: bool, has_token: bool) -> None:

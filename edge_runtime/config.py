@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import draccus
 
-from edge_runtime.checks import check_address, check_ranges
+from edge_runtime.checks import FOREVER_S, check_address, check_file_name, check_ranges
 from edge_runtime.errors import ConfigError
 from edge_runtime.schema import hint
 
@@ -75,8 +75,8 @@ class RobotConfig(draccus.ChoiceRegistry):
     reconnect: bool = True  # after a fault wait for the robot and start it again; false: exit 74
 
     def __post_init__(self) -> None:
-        if self.id is not None and (not self.id or "/" in self.id):
-            raise ConfigError(f"robot.id: {self.id!r} is not the name of a calibration file, such as my_arm")
+        if self.id is not None:
+            check_file_name(self.id, "robot.id", "my_arm")
         check_ranges(self, "robot", max_speed=(0, math.inf), max_missed_replies=(1, 10_000))
         limits = self.max_relative_target
         for joint, limit in limits.items() if isinstance(limits, dict) else [("", limits)]:
@@ -141,8 +141,9 @@ class TlsConfig:
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
             raise ConfigError(f"tls.{'cert' if self.cert is None else 'key'}: is missing; cert and key belong together")
-        if self.ca is None and (self.cert is not None or self.server_name):
-            raise ConfigError("tls.ca: is missing; without it there is no TLS")
+        for name in ("cert", "server_name"):
+            if self.ca is None and getattr(self, name):
+                raise ConfigError(f"tls.ca: is missing, and tls.{name} needs it: without it there is no TLS")
 
 
 @RobotConfig.register_subclass("none")
@@ -211,16 +212,16 @@ class StartConfig:
             control_hz=(1, 2000),
             actions_per_chunk=(1, 4096),
             starve_risk=(1e-4, 0.5),
-            similarity_tolerance=(0, math.inf),
+            similarity_tolerance=(0, 1_000_000),
             image_tolerance=(0.1, 255),
             jpeg_quality=(0, 100),
             max_frame_age_s=(0.01, 3600),
             max_action_age_s=(0.01, 3600),
             episodes=(0, math.inf),
             first_seed=(0, math.inf),
-            duration_s=(0, math.inf),
+            duration_s=(0, FOREVER_S),
             priority=(1, 99),
-            give_up_after_s=(0, math.inf),
+            give_up_after_s=(0, FOREVER_S),
             metrics_port=(0, 65535),
         )
         if self.control_hz is not None and abs(self.control_hz / self.fps - self.substeps) > 1e-9:

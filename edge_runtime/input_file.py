@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """`path`, opened at once. Raises OSError, also for a FIFO, a socket or a device; it is the opened file that counts."""
-    file = open(path, "rb", opener=_without_waiting)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "Not a regular file", str(path))
-    return file
+@contextmanager
+def open_regular(path: Path) -> Iterator[BufferedReader]:
+    """`path`, opened at once. Raises OSError, also for a FIFO, a socket or a device in its place."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # of what was opened: its name may mean another by now
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        yield file
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -26,6 +26,8 @@ REQUIRED = "required"  # a setting's default when it has none
 
 def build(kind: Any, raw: Any, path: str) -> Any:
     """`raw` as a value of type `kind`; the ConfigError of one that cannot be starts with `path`."""
+    if isinstance(raw, str):
+        _check_text(raw, path)
     alternatives = members(kind)
     if raw is None and types.NoneType in alternatives:
         return None
@@ -35,7 +37,7 @@ def build(kind: Any, raw: Any, path: str) -> Any:
             return _build_dataclass(member, raw, path)
         if isinstance(raw, Mapping) and origin is dict:
             of = typing.get_args(member)[1]
-            return {str(name): build(of, each, _join(path, name)) for name, each in raw.items()}
+            return {build(str, str(name), path): build(of, each, _join(path, name)) for name, each in raw.items()}
         if isinstance(raw, list) and origin in (list, tuple):
             of = typing.get_args(member)[0]
             return origin(build(of, each, _join(path, index)) for index, each in enumerate(raw))
@@ -46,6 +48,16 @@ def build(kind: Any, raw: Any, path: str) -> Any:
             continue
     words = [word for member in alternatives if is_literal(member) for word in typing.get_args(member)]
     raise ConfigError(f"{path}: {shown(raw)} is not {expected(kind)}{_suggestion(raw, words)}")
+
+
+def _check_text(text: str, path: str) -> None:
+    """Text goes to servers and into files and their names, none of which take all that a Python string can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes on the command line that are none, or a locale that is not UTF-8
+        raise ConfigError(f"{path}: {shown(text)} is not text in UTF-8") from error
+    if "\0" in text:
+        raise ConfigError(f"{path}: {shown(text)} holds a NUL, which no text may")
 
 
 def _build_dataclass(kind: Any, raw: Mapping[Any, Any], path: str) -> Any:

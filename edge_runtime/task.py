@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from io import TextIOWrapper
 from pathlib import Path
 
+from edge_runtime import input_file
 from edge_runtime.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -13,9 +15,11 @@ LONGEST = 1024  # characters; the policies read 48 tokens
 
 
 class Task:
-    """`text()` is what the next observation says. Raises ConfigError for a file that cannot be read at the start."""
+    """`text()` is what the next observation says. Raises ConfigError for what cannot be said, or read, at the start."""
 
     def __init__(self, text: str, file: Path | None = None) -> None:
+        if len(text) > LONGEST:
+            raise ConfigError(f"task: {len(text)} characters, expected at most {LONGEST}")
         self._file = file
         self._changed_ns = 0
         self._text = text
@@ -39,7 +43,8 @@ class Task:
         changed_ns = file.stat().st_mtime_ns
         if changed_ns == self._changed_ns:
             return
-        lines = file.read_text(encoding="utf-8").splitlines()
+        with input_file.open_regular(file) as opened, TextIOWrapper(opened, encoding="utf-8") as text:
+            line = text.readline(LONGEST)  # however large the file is
         self._changed_ns = changed_ns
-        self._text = lines[0][:LONGEST] if lines else ""
+        self._text = line.strip("\n")
         log.info("task: %s", self._text)

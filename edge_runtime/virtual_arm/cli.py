@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edge_runtime import flags
-from edge_runtime.checks import check_ranges
+from edge_runtime.checks import check_file_name, check_ranges
 from edge_runtime.ending import at_end_of_stdin, heeding
 from edge_runtime.errors import ConfigError
 
@@ -58,8 +58,7 @@ class VirtualArmConfig:
             camera_fps=(1, 240),
             return_delay_us=(0, 100_000),
         )
-        if not self.robot_id or "/" in self.robot_id:
-            raise ConfigError(f"robot_id: {self.robot_id!r} is not the name of a calibration file, such as virtual")
+        check_file_name(self.robot_id, "robot_id", "virtual")
         for name, view in self.views.items():
             if view not in VIEWS:
                 raise ConfigError(f"cameras.{name}: {view!r} is not one of {', '.join(VIEWS)}")

@@ -19,16 +19,16 @@ Answer = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def answer(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours_again: None
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours_again: None
 ) -> Answer:
     """`answer("edge-runtime start", "--fps=0")`: the exit code, and the one line without the program's name."""
     monkeypatch.chdir(tmp_path)
 
     def run(word: str, *arguments: str) -> tuple[int, str]:
         program, *words = word.split()
-        capsys.readouterr()
+        capfd.readouterr()
         code = flags.run_main(MAINS[program], [*words, *arguments], program)
-        said = capsys.readouterr().err
+        said = capfd.readouterr().err
         assert code, "it was taken for right"
         assert said.startswith(f"{program}: "), said
         assert said.count("\n") == 1, said

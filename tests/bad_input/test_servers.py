@@ -185,8 +185,8 @@ LISTEN = {
     "no address": ("256.0.0.1:80", 78, "listen: '256.0.0.1' is not an address and does not resolve"),
     "not ours": ("192.0.2.1:0", 73, "listen: 192.0.2.1:0: cannot assign requested address"),
     "everywhere": ("0.0.0.0:0", 78, "listen: 0.0.0.0:0 can be reached from other machines"),
-    "no path": ("unix:sock", 78, "listen: unix:sock is not unix:/PATH of at most 107 bytes"),
-    "a long path": ("unix:/" + "x" * 107, 78, "listen: unix:/xxx"),
+    "no path": ("unix:sock", 78, "listen: 'unix:sock' is not unix:/PATH of at most 107 bytes"),
+    "a long path": ("unix:/" + "x" * 107, 78, "listen: 'unix:/xxx"),
 }
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from edge_runtime import schema
 from tests.bad_input.conftest import Answer
-from tests.bad_input.programs import WORDS, context, settings
+from tests.bad_input.programs import WORDS, Setting, context, settings
 from tests.bad_input.test_files import FILES
+from tests.bad_input.test_settings import nested
 
 START, DOCTOR, PROFILE = "edge-runtime start", "edge-runtime doctor", "edge-runtime profile"
 SETUP, SERVICE, TOP, DEMO = (f"edge-runtime {word}" for word in ("setup-motors", "service", "top", "demo"))
 ARM, SERVER, CERTS = "edge-runtime virtual-arm", "policy-server start", "policy-server make-certs"
 MODELS, EXPORT = "policy-server models", "export-onnx"
 NOBODY = ("--robot.type=none", "--robot.joints.a.pos=degrees", "--give_up_after_s=0.1")
-NOT_A_CALIBRATION_FILE = "is not the name of a calibration file, such as "
+NOT_A_CALIBRATION_FILE = "is not the name of a calibration file (at most 128 bytes, without /), such as "
+NOT_HOST_PORT = "is not HOST:PORT or unix:/path"
 NOT_AN_ADDRESS = "is not an address such as http://127.0.0.1:8090/page"
 
 Rows = dict[str, dict[str, tuple[str, str]]]  # word -> setting -> a value of it, and what is said after its name
@@ -40,14 +43,14 @@ VALUES: Rows = {
         "robot.max_temperature": ("20", ": 20 is not in 30..100 °C, nor 0 for off"),
         "robot.bus_timeout_ms": ("1001", ": 1001 is not in 0.1..1000"),
         "robot.joints": ("{a.pos: ''}", ".a.pos: '' is not a unit such as degrees"),
-        "server_address": ("robot.local", ": 'robot.local' is not HOST:PORT or unix:/path"),
+        "server_address": ("robot.local", f": 'robot.local' {NOT_HOST_PORT}"),
         "fps": ("0.5", ": 0.5 is not in 1..1000"),
         "control_hz": ("45", ": 45 is not a whole multiple of fps 30"),
         "actions_per_chunk": ("0", ": 0 is not in 1..4096"),
         "chunk_size_threshold": ("1.5", ": 1.5 is not in 0..1"),
         "starve_risk": ("0", ": 0 is not in 0.0001..0.5"),
         "aggregate_fn_name": ("averag", ": 'averag' is no name, nor module:function; did you mean average?"),
-        "similarity_tolerance": ("-1", ": -1 is less than 0"),
+        "similarity_tolerance": ("-1", ": -1 is not in 0..1000000"),
         "image_tolerance": ("256", ": 256 is not in 0.1..255"),
         "jpeg_quality": ("101", ": 101 is not in 0..100"),
         "extra_state": ("{goal: '0.2, 0.1'}", f".goal: '0.2, 0.1' {NOT_AN_ADDRESS}"),
@@ -56,12 +59,12 @@ VALUES: Rows = {
         "episodes": ("-1", ": -1 is less than 0"),
         "reset_url": ("localhost:8090", f": 'localhost:8090' {NOT_AN_ADDRESS}"),
         "first_seed": ("-1", ": -1 is less than 0"),
-        "duration_s": ("-1", ": -1 is less than 0"),
+        "duration_s": ("1e10", ": 10000000000 is not in 0..1000000000"),
         "priority": ("100", ": 100 is not in 1..99"),
         "cpu_affinity": ("0,4096", ": 4096 is not one of the processors here, which are "),
-        "give_up_after_s": ("-1", ": -1 is less than 0"),
+        "give_up_after_s": ("-1", ": -1 is not in 0..1000000000"),
         "metrics_port": ("65536", ": 65536 is not in 0..65535"),
-        "tls.server_name": ("server", "tls.ca: is missing; without it there is no TLS"),
+        "tls.server_name": ("server", "tls.ca: is missing, and tls.server_name needs it"),
     },
     SETUP: {"joint": ("griper", ": 'griper' is no joint of this arm; did you mean gripper?")},
     SERVICE: {
@@ -69,7 +72,7 @@ VALUES: Rows = {
         "user": ("nobody_by_that_name", ": there is no 'nobody_by_that_name' on this machine"),
     },
     PROFILE: {
-        "similarity_tolerance": ("-1", ": -1 is less than 0"),
+        "similarity_tolerance": ("-1", ": -1 is not in 0..1000000"),
         "chunks": ("-1", ": -1 is less than 0"),
         "idle_gap_ms": ("60001", ": 60001 is not in 0..60000"),
         "frames": ("/no/such.mp4", ": /no/such.mp4 is not there, expected synthetic or the path of a video"),
@@ -102,7 +105,7 @@ VALUES: Rows = {
             "bundle: act_so101_cube is neither a folder nor a shipped bundle (did you mean act_",
         ),
         "metrics_port": ("65536", ": 65536 is not in 0..65535"),
-        "listen": ("localhost", ": 'localhost' is not HOST:PORT or unix:/path"),
+        "listen": ("localhost", f": 'localhost' {NOT_HOST_PORT}"),
         "socket_group": ("robots", ": 127.0.0.1:8080 is not a Unix socket"),
         "limits.message_bytes": ("0", ": 0 is not in 65536..1073741824"),
         "limits.observation_bytes": ("0", ": 0 is not in 1024..4294967296"),
@@ -204,6 +207,58 @@ def test_a_value_that_cannot_be(answer: Answer, tmp_path: Any, word: str, name: 
     assert code == CODES.get((word, name), 78)
 
 
+NO_UTF8 = "\udcff\udcfe"  # as Python reads the bytes ff fe of a command line
+MORE = [  # word, flag, value, what is said
+    (START, "task", NO_UTF8, "task: '\\udcff\\udcfe' is not text in UTF-8"),
+    (START, "task_file", f"/{NO_UTF8}", "task_file: '/\\udcff\\udcfe' is not text in UTF-8"),
+    (START, f"rename_map.{NO_UTF8}", "b", "rename_map: '\\udcff\\udcfe' is not text in UTF-8"),
+    (START, "task", "x" * 1025, "task: 1025 characters, expected at most 1024"),
+    (START, "robot.id", "x" * 129, f"robot.id: '{'x' * 56}... {NOT_A_CALIBRATION_FILE}my_arm"),
+    (START, "robot.id", "a\nb", f"robot.id: 'a\\nb' {NOT_A_CALIBRATION_FILE}my_arm"),
+    (ARM, "robot_id", "x" * 129, f"robot_id: '{'x' * 56}... {NOT_A_CALIBRATION_FILE}virtual"),
+    (START, "similarity_tolerance", "1e39", "similarity_tolerance: 1e+39 is not in 0..1000000"),
+    (START, "give_up_after_s", "1e10", "give_up_after_s: 10000000000 is not in 0..1000000000"),
+    (START, "extra_state", "{a: 'http://127.0.0.1/é'}", f"extra_state.a: 'http://127.0.0.1/é' {NOT_AN_ADDRESS}"),
+    (START, "extra_state", "{a: 'http://a..b/'}", f"extra_state.a: 'http://a..b/' {NOT_AN_ADDRESS}"),
+    (START, "reset_url", "http://127.0.0.1/a b", f"reset_url: 'http://127.0.0.1/a b' {NOT_AN_ADDRESS}"),
+    (START, "server_address", "127.0.0.1:0", f"server_address: '127.0.0.1:0' {NOT_HOST_PORT}"),
+    *(
+        (word, name, address, f"{name}: '{address}' {NOT_HOST_PORT}")
+        for word, name in ((START, "server_address"), (SERVER, "listen"))
+        for address in (
+            *("http://127.0.0.1:28180", "[::1", "[::1:80", "::1:80", "dns:///x:80", "ipv4:127.0.0.1:80", "a b:80"),
+            *("a..b:80", ":80", "host:", "host:65536", "host:٨٠", "host:-1", f"host:{'9' * 9}", "[x]:80"),
+        )
+    ),
+    *(
+        (word, name, address, f"{name}: '{address}' is not unix:/PATH of at most 107 bytes")
+        for word, name in ((START, "server_address"), (SERVER, "listen"))
+        for address in ("unix:", "unix:~/x.sock", "unix:rel.sock")
+    ),
+]
+
+
+@pytest.mark.parametrize(("word", "flag", "value", "said"), MORE, ids=ascii)
+def test_another_value_that_cannot_be(answer: Answer, word: str, flag: str, value: str, said: str) -> None:
+    code, line = answer(
+        word, *BEFORE.get((word, flag), NOBODY if flag == "task" else WORDS[word].fitting), f"--{flag}={value}"
+    )
+    assert line.startswith(said)
+    assert code == 78
+
+
+@pytest.mark.parametrize("setting", list(settings()), ids=lambda setting: f"{setting.word} {setting.name}")
+def test_a_nul_is_in_no_text(answer: Answer, tmp_path: Path, setting: Setting) -> None:
+    """Only a file can hold one; the names of files and of everything else would end there."""
+    if not WORDS[setting.word].reads_files or not {str, Path} & set(schema.members(setting.kind)):
+        return
+    file = tmp_path / "config.yaml"
+    file.write_text(nested(setting.flag, "a\0b"))
+    fitting = WORDS[setting.word].without(setting.flag)
+    code, said = answer(setting.word, *fitting, *setting.context, f"--config_path={file}")
+    assert (code, said) == (78, f"{setting.flag}: 'a\\x00b' holds a NUL, which no text may")
+
+
 TOGETHER = [
     (START, "--episodes=3", 78, "episodes: needs reset_url, which places the scene for each episode"),
     (START, "--task=fold --task_file=task.txt", 78, "task_file: task is given too; the robot is told one or the other"),
@@ -214,7 +269,7 @@ TOGETHER = [
         "server_address: bundle is given too, and starts a server of its own",
     ),
     (START, "--tls.cert=robot.crt", 78, "tls.key: is missing; cert and key belong together"),
-    (START, "--tls.cert=robot.crt --tls.key=robot.key", 78, "tls.ca: is missing; without it there is no TLS"),
+    (START, "--tls.cert=robot.crt --tls.key=robot.key", 78, "tls.ca: is missing, and tls.cert needs it"),
     (
         START,
         "{nobody} --tls.ca=ca.crt --server_address=unix:/x",
