@@ -26,9 +26,13 @@ class Arm:
     torque: dict[int, int]
 
 
+def is_given(config: StartConfig) -> bool:
+    return not isinstance(config.robot, NoRobotConfig) or bool(config.robot.joints)
+
+
 def examine(config: StartConfig, stack: ExitStack) -> Generator[Finding, None, Arm | None]:
     """Returns the arm if nothing is wrong with it; `stack` closes it."""
-    if isinstance(config.robot, NoRobotConfig) and not config.robot.joints:
+    if not is_given(config):
         here = ", ".join(adapters()) or "none"
         yield ARM.skipped("robot", f"none given (--robot.type, --robot.port); serial adapters here: {here}")
         return None

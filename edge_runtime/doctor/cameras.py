@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from edge_runtime.errors import AccessError, CameraError, EdgeRuntimeError
 
 CAMERAS = Group("cameras")
 WATCHED_S = 2.0  # the window of delivered_fps
+_OF_ANOTHER_SIZE = re.compile(r"delivers (\d+)x(\d+), asked for")
 SLOW = 0.9  # of the rate asked for, as the camera itself warns
 
 
@@ -23,7 +25,7 @@ def examine(configs: Mapping[str, CameraConfig], stack: ExitStack) -> Generator[
         try:
             opened[name] = stack.enter_context(make_camera(name, config))
         except EdgeRuntimeError as error:
-            yield CAMERAS.failed(name, error, _how_to_open(config, error))
+            yield CAMERAS.failed(name, error, _how_to_open(name, config, error))
     if opened:
         threading.Event().wait(WATCHED_S)
     for name, camera in opened.items():
@@ -52,10 +54,13 @@ def _offered(config: CameraConfig) -> str:
     return f"; it offers {found}" if found else ""
 
 
-def _how_to_open(config: CameraConfig, error: EdgeRuntimeError) -> str:
+def _how_to_open(name: str, config: CameraConfig, error: EdgeRuntimeError) -> str:
     source = getattr(config, "index_or_path", "")
     if isinstance(error, AccessError):
         return "sudo usermod -aG video $USER, then log in again"
+    if size := _OF_ANOTHER_SIZE.search(str(error)):
+        flag = f"--robot.cameras.{name}"
+        return f"{flag}.width={size[1]} {flag}.height={size[2]}, as it delivers, or leave both out"
     if "://" in str(source):
         return f"look at it from here: ffprobe {source}"
     if "asked for" in str(error):

@@ -14,8 +14,8 @@ import numpy as np
 
 from edge_runtime._realtime import ActionRing, Record
 from edge_runtime.access import Access
-from edge_runtime.cameras import Camera
-from edge_runtime.config import StartConfig
+from edge_runtime.cameras import Camera, make_camera
+from edge_runtime.config import NoRobotConfig, StartConfig, SyntheticCameraConfig
 from edge_runtime.doctor.finding import Finding, Group
 from edge_runtime.errors import (
     AccessError,
@@ -31,7 +31,7 @@ from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
 from edge_runtime.look import Look
 from edge_runtime.observer import Observer
-from edge_runtime.robots import Robot
+from edge_runtime.robots import Robot, make_robot
 from edge_runtime.stream import PolicyStream
 from edge_runtime.task import Task
 from edge_runtime.threshold import FixedThreshold
@@ -78,12 +78,23 @@ def meet(config: StartConfig, stack: ExitStack) -> Generator[Finding, None, Offe
 
 
 def compare(
-    config: StartConfig, offer: Offer, robot: Robot, cameras: Mapping[str, Camera]
+    config: StartConfig, offer: Offer, robot: Robot | None, cameras: Mapping[str, Camera]
 ) -> Generator[Finding, None, tuple[Hello, Look] | None]:
-    """Do names, units, shapes and rates fit? Returns what the robot would say and look at; None if they do not."""
+    """Do names, units, shapes and rates fit? Returns what the robot would say and look at; None if they do not.
+
+    An arm that is not there, and those of the configuration's cameras, count as right: the rest is compared all the
+    same.
+    """
     policy = offer.policy
-    views = {config.rename_map.get(name, name): camera for name, camera in cameras.items()}
+    missing = [name for name in config.robot.cameras if name not in cameras]
+    views = {
+        config.rename_map.get(name, name): cameras.get(name) or _as_wanted(config.rename_map.get(name, name), policy)
+        for name in (*cameras, *missing)
+    }
     try:
+        if robot is None:
+            missing.append("the arm")
+            robot = make_robot(NoRobotConfig(joints={joint.name: joint.unit for joint in policy.joints}))
         vectors = _vectors(config, policy)
         hello = introduce(config, policy, robot, views, vectors)
     except EdgeRuntimeError as error:
@@ -91,7 +102,8 @@ def compare(
         return None
     parts = [f"{len(hello.joints)} joints", *(f"{c.name} {c.width}x{c.height}" for c in hello.cameras)]
     parts += [name.removeprefix("observation.") for name in vectors]
-    yield SERVER.ok("fits", f"{', '.join(parts)}, {config.fps:g} Hz: names, units and shapes are the policy's")
+    but = f", as far as can be told without {' and '.join(missing)}" if missing else ""
+    yield SERVER.ok("fits", f"{', '.join(parts)}, {config.fps:g} Hz: names, units and shapes are the policy's{but}")
     return hello, Look(
         policy, views, vectors, config.resize, config.max_frame_age_s, Task(config.task, config.task_file)
     )
@@ -218,6 +230,13 @@ def _stream(config: StartConfig, stack: ExitStack) -> tuple[PolicyStream, str]:
     if exited.is_set():
         raise server.failure()
     return PolicyStream(Access(server.address), give_up_after_s=PATIENCE_S), f"a server of our own for {config.bundle}"
+
+
+def _as_wanted(name: str, policy: Policy) -> Camera:
+    """A camera of the shape that the policy takes, if it knows it."""
+    shapes = {camera.name: (camera.height, camera.width) for camera in policy.cameras}
+    height, width = shapes.get(name, (1, 1))
+    return make_camera(name, SyntheticCameraConfig(width, height))
 
 
 def _vectors(config: StartConfig, policy: Policy) -> dict[str, NamedVector]:

@@ -57,6 +57,8 @@ def test_each_camera_is_told_apart(tmp_path: Path) -> None:
     assert "more light" in found.about("slow").mend
     assert found.about("frozen").said == "64x48, and no picture has changed for 2 s"
     assert "delivers 64x48, asked for 640x480" in found.about("small").said
+    mend = "--robot.cameras.small.width=64 --robot.cameras.small.height=48, as it delivers, or leave both out"
+    assert found.about("small").mend == mend
     assert "/dev/video77 is not there" in found.about("gone").said
     assert "ls /dev/v4l/by-id" in found.about("gone").mend
     assert "cannot be reached" in found.about("away").said

@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from edge_runtime.config import NoRobotConfig, StartConfig
+from edge_runtime.cameras import make_camera
+from edge_runtime.config import NoRobotConfig, SO101FollowerConfig, StartConfig, SyntheticCameraConfig
 from edge_runtime.doctor import server
 from edge_runtime.doctor.finding import Finding
 from edge_runtime.robots import make_robot
@@ -112,6 +113,32 @@ def test_what_does_not_fit(
     assert (finding.about, finding.state, finding.exit_code) == ("fits", "failed", 76)
     assert said in finding.said
     assert mend in finding.mend
+
+
+def test_what_is_there_is_compared_although_the_rest_is_not(start: Start) -> None:
+    """Arm and a camera are missing: the other camera's name and the extra state are told in the same round."""
+    wants = {
+        "cameras": (Camera("front", 48, 64), Camera("wrist", 48, 64)),
+        "extra_state": (ExtraState("observation.environment_state", 5),),
+    }
+    scripted = start(policy=dataclasses.replace(POLICY, **wants))
+    eyes = {name: SyntheticCameraConfig(64, 48) for name in ("front", "wirst")}
+    config = StartConfig(robot=SO101FollowerConfig(cameras=eyes), server_address=scripted.address)
+    with ExitStack() as stack:
+        offer = Findings(server.meet(config, stack)).result
+        there = {"wirst": stack.enter_context(make_camera("wirst", eyes["wirst"]))}
+        (wrong,) = Findings(server.compare(config, offer, None, there)).all
+        assert "(--rename_map.wirst=wrist)" in wrong.said
+        assert "(--extra_state.environment_state=URL)" in wrong.said
+        assert not any(word in wrong.said for word in ("joints", "camera front"))
+        mended = dataclasses.replace(
+            config, rename_map={"wirst": "wrist"}, extra_state={"environment_state": "constant:1,2,3,4,5"}
+        )
+        (right,) = Findings(server.compare(mended, offer, None, there)).all
+    assert (right.state, right.said.partition("policy's, ")[2]) == (
+        "ok",
+        "as far as can be told without front and the arm",
+    )
 
 
 def test_a_policy_that_it_has_not(start: Start) -> None:
