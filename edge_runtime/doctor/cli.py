@@ -78,11 +78,13 @@ def examine(config: DoctorConfig) -> Iterator[Finding]:
         found = yield from arm.examine(config, stack)
         views = yield from cameras.examine(config.robot.cameras, stack)
         offer = yield from server.meet(config, stack)
-        if found is None or offer is None or len(views) < len(config.robot.cameras):
+        robot = None if found is None else found.robot
+        fitting = None
+        if offer is not None and (robot is not None or arm.is_given(config)):
+            fitting = yield from server.compare(config, offer, robot, views)
+        if offer is None or robot is None or len(views) < len(config.robot.cameras):
             yield server.SERVER.skipped("handshake", "once arm, cameras and server are there")
-            return
-        fitting = yield from server.compare(config, offer, found.robot, views)
-        if fitting is not None:
-            yield server.converse(config, offer, found.robot, *fitting)
-    if isinstance(config.robot, SOFollowerConfig):
+        elif fitting is not None:
+            yield server.converse(config, offer, robot, *fitting)
+    if found is not None and isinstance(config.robot, SOFollowerConfig):
         yield arm.compare_torque(config.robot, found.torque)

@@ -89,7 +89,7 @@ def compare(
     missing = [name for name in config.robot.cameras if name not in cameras]
     views = {
         config.rename_map.get(name, name): cameras.get(name) or _as_wanted(config.rename_map.get(name, name), policy)
-        for name in (*cameras, *missing)
+        for name in config.robot.cameras
     }
     try:
         if robot is None:
