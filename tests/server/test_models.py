@@ -76,16 +76,16 @@ def test_a_replacement_takes_over_between_two_batches_and_the_robot_hears_so_fir
     server: PolicyServer, engines: Engines, policy: Policy, new: Policy, biased: Path, socket_path: Path
 ) -> None:
     with Robot(server.address, hello_to(policy)) as robot, ThreadPoolExecutor(1) as operator:
-        old = engines.loads.get(timeout=5)
+        old = engines.loads.get(timeout=60)
         old.gate.clear()
         robot.welcomed().send(look(1))
-        old.sizes.get(timeout=5)  # in the midst of a batch
+        old.sizes.get(timeout=60)  # in the midst of a batch
         replaced = operator.submit(models, socket_path, "replace", biased)
         robot.send(look(2, timestep=9, state=5.0))  # waits, and is run by the new one
-        assert engines.loads.get(timeout=5).warmed.wait(5)
+        assert engines.loads.get(timeout=60).warmed.wait(60)
         assert not replaced.done()
         old.gate.set()
-        assert replaced.result(20) == 0
+        assert replaced.result(60) == 0
         first, announced, second = (robot.receive() for _ in range(3))
     assert isinstance(first, Chunk)
     assert (first.observation, first.digest, bias_of(first, 0.0)) == (1, policy.digest, 0.0)
@@ -122,7 +122,7 @@ def test_under_load_each_chunk_is_of_the_bundle_that_was_announced_last(
         for path in (biased, tiny, biased, tiny):
             assert models(socket_path, "replace", path) == 0
         done.set()
-        assert all(robot.result(20) > 4 for robot in robots)
+        assert all(robot.result(60) > 4 for robot in robots)
 
 
 def test_a_robot_that_comes_during_a_replacement_is_welcomed_to_what_it_gets(
@@ -149,7 +149,7 @@ def test_a_robot_that_comes_during_a_replacement_is_welcomed_to_what_it_gets(
         for path in (biased, tiny) * 4:
             assert models(socket_path, "replace", path) == 0
         over.set()
-        assert all(robot.result(20) for robot in robots)
+        assert all(robot.result(60) for robot in robots)
 
 
 def test_a_bundle_that_fails_its_check_changes_nothing(
@@ -300,11 +300,11 @@ def test_a_stop_does_not_wait_for_a_replacement_that_warms_up(
     tiny: Path, engines: Engines, biased: Path, socket_path: Path
 ) -> None:
     with serving(tiny, admin_socket=socket_path), socket.socket(socket.AF_UNIX) as connection:
-        engines.loads.get(timeout=5)
+        engines.loads.get(timeout=60)
         engines.may_warm_up.clear()
         connection.connect(str(socket_path))
         connection.sendall(json.dumps({"do": "replace", "name": str(biased)}).encode() + b"\n")
-        engines.loads.get(timeout=5)
+        engines.loads.get(timeout=60)
     engines.may_warm_up.set()
 
 

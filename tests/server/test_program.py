@@ -22,7 +22,7 @@ from policy_server import bundle
 from .bundles import write_bundle
 from .robots import Robot, hello_to, look, status_of
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120  # longer than any machine takes
 
 
 @contextmanager
