@@ -29,6 +29,7 @@ from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, Outp
 
 T = TypeVar("T")
 CONFIG_PATH = "config_path"
+_LONGEST_FILE = 1 << 20  # characters; far more than settings need
 
 
 def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: str) -> int:
@@ -216,11 +217,14 @@ def _read_yaml(text: str) -> Any:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:  # may be the end of a pipe, as in --config_path=<(…)
+            text = file.read(_LONGEST_FILE + 1)
     except OSError as error:
         raise ConfigError(f"{CONFIG_PATH}: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{CONFIG_PATH}: {path} is not text in UTF-8") from error
+    if len(text) > _LONGEST_FILE:
+        raise ConfigError(f"{CONFIG_PATH}: {path} has more than {_LONGEST_FILE} characters")
     try:
         raw = _read_yaml(text)
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,16 +16,25 @@ def check(path: Path | None, setting: str) -> None:
     """Raises OutputError when the file that `setting` names could not be written; it is not touched."""
     if path is None:
         return
-    folder = path.parent
     try:
-        if path.is_dir():
+        if not path.exists():
+            check_folder(path.parent, setting)
+        elif path.is_dir():
             raise OutputError(f"{setting}: {path} is a folder, expected a file")
-        if not folder.is_dir():
-            raise OutputError(f"{setting}: there is no folder {folder}")
-        if not _may_write(path if path.exists() else folder):
+        elif not _takes_text(path):
+            raise OutputError(f"{setting}: {path} is neither a file nor a device such as /dev/null")
+        elif not _may_write(path):
             raise OutputError(f"{setting}: {path} may not be written by this user")
     except PermissionError as error:
         raise OutputError(f"{setting}: {path} may not be looked for by this user") from error
+
+
+def check_folder(folder: Path, setting: str) -> None:
+    """Raises OutputError when no file could be made in `folder`."""
+    if not folder.is_dir():
+        raise OutputError(f"{setting}: there is no folder {folder}")
+    if not _may_write(folder):
+        raise OutputError(f"{setting}: {folder} may not be written by this user")
 
 
 def make_folder(folder: Path, setting: str) -> None:
@@ -79,6 +89,12 @@ def _stdout() -> Iterator[None]:
         os.dup2(nowhere, sys.stdout.fileno())  # or the interpreter tries again at exit
         os.close(nowhere)
         raise OutputError(f"stdout: {(error.strerror or str(error)).lower()}") from error
+
+
+def _takes_text(path: Path) -> bool:
+    """A pipe by its name would be waited for; not one that we hold open, such as /dev/stdout: somebody reads that."""
+    mode = path.stat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISCHR(mode) or path.resolve().parent == Path(f"/proc/{os.getpid()}/fd")
 
 
 def _may_write(path: Path) -> bool:

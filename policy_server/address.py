@@ -73,7 +73,7 @@ class Address:
 
     def _bind_path(self, server: grpc.Server, path: Path) -> None:
         refuse_taken(path, f"listen: {self}")  # gRPC removes whatever lies there, a living server's socket included
-        output.check(path, "listen")
+        output.check_folder(path.parent, "listen")
         mask = os.umask(0o177)  # mode 0600 from the start, not after a moment
         try:
             server.add_insecure_port(str(self))

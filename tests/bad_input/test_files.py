@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_runtime import output
 from policy_server.certificates import make, write
 from tests.bad_input.conftest import Answer, open_to_all
 
@@ -28,6 +30,9 @@ PLACES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: (path.write_bytes(b""), path.chmod(0o600)),
     "binary": lambda path: (path.write_bytes(bytes(range(255, 0, -1))), path.chmod(0o600)),
     "half": lambda path: (path.write_text('{"robot": {\n  "type":'), path.chmod(0o600)),
+    "a pipe": lambda path: os.mkfifo(path, 0o600),
+    "an endless device": lambda path: path.symlink_to("/dev/zero"),
+    "a socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
     "locked": lambda path: (path.write_text("{}"), path.chmod(0)),
     "locked away": lambda path: (path.write_text("{}"), path.parent.chmod(0)),
 }
@@ -41,9 +46,15 @@ def read(code: int = 78, locked: int = 78, cannot: str = "cannot read {path}: ")
         "in no folder": (code, cannot + NO_FILE),
         "below a file": (code, cannot + "Not a directory"),
         "a folder": (code, cannot + "Is a directory"),
+        "a socket": (code, cannot + "No such device or address"),
         "locked": (locked, cannot + "Permission denied"),
         "locked away": (locked, cannot + "Permission denied"),
     }
+
+
+def regular(cannot: str = "cannot read {path}: ") -> Expected:
+    """Of a file that no pipe can stand for."""
+    return read(cannot=cannot) | dict.fromkeys(("a pipe", "an endless device"), (78, cannot + "Not a regular file"))
 
 
 def secret(what: str) -> Expected:
@@ -52,6 +63,7 @@ def secret(what: str) -> Expected:
         "missing": (78, "cannot read {path}: no such file or directory"),
         "below a file": (78, "cannot read {path}: not a directory"),
         "a folder": (78, "cannot read {path}: is a directory"),
+        "a pipe": (78, "cannot read {path}: not a regular file"),
         "empty": (78, what),
         "binary": (78, what),
         "half": (78, what),
@@ -64,6 +76,8 @@ WRITTEN: Expected = {
     "in no folder": (73, "there is no folder {folder}"),
     "below a file": (73, "there is no folder {folder}"),
     "a folder": (73, "{path} is a folder, expected a file"),
+    "a pipe": (73, "{path} is neither a file nor a device such as /dev/null"),
+    "a socket": (73, "{path} is neither a file nor a device such as /dev/null"),
     "locked": (73, "{path} may not be written by this user"),
     "locked away": (73, "{path} may not be looked for by this user"),
 }
@@ -91,6 +105,7 @@ KEY = secret("{path} holds no private key in PEM")
 TOKENS = secret("{path} does not hold tokens of 16 to 512 letters and digits, one a line")
 DAMAGED: Expected = {
     "binary": (78, "config_path: {path} is not text in UTF-8"),
+    "an endless device": (78, "config_path: {path} has more than 1048576 characters"),
     "half": (78, "{path}: line 2: expected the node content, but found '<stream end>'"),
 }
 
@@ -99,7 +114,7 @@ FILES: dict[str, dict[str, Expected]] = {
     START: {
         "config_path": read() | DAMAGED,
         "bundle": {"missing": (65, NOT_A_BUNDLE), "a folder": (65, "bundle: {path} is none, it has no manifest.json")},
-        "task_file": read() | {"binary": (78, "{path} is not text in UTF-8")},
+        "task_file": regular() | {"binary": (78, "{path} is not text in UTF-8")},
         "fault_folder": FOLDER,
         "summary": WRITTEN,
         "queue_log": WRITTEN,
@@ -111,7 +126,7 @@ FILES: dict[str, dict[str, Expected]] = {
     },
     PROFILE: {"json": WRITTEN, "html": WRITTEN},
     "edge-runtime replay-fault": {
-        "file": read(cannot="{path} cannot be read: ")
+        "file": regular("{path} cannot be read: ")
         | {
             "empty": (78, "{path} is empty"),
             "binary": (78, "{path} is not JSON, nor text at all"),
@@ -226,6 +241,16 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.chmod(0o640 if file.suffix == ".key" else 0o644)
         os.chown(file, -1, os.getegid())
     return folder
+
+
+def test_devices_and_pipes_that_somebody_reads_may_be_written() -> None:
+    ends = os.pipe()
+    try:
+        for path in ("/dev/null", "/dev/full", f"/dev/fd/{ends[1]}", f"/proc/self/fd/{ends[1]}"):
+            output.check(Path(path), "summary")
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 @pytest.mark.parametrize(("word", "name", "place", "code", "said"), ROWS, ids=lambda v: v if isinstance(v, str) else "")
