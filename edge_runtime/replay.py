@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,6 +15,7 @@ from edge_runtime.errors import OutputError
 from edge_runtime.fault_record import FaultRecord
 
 LAST_TICKS = 12
+SHORT = 5  # ticks in a run
 
 
 @dataclass
@@ -67,14 +69,30 @@ _FIGURES = (("voltage", 7, ".1f"), ("temperature", 5, "d"), ("load", 7, ".0f"), 
 
 
 def _spans(record: FaultRecord) -> Iterator[str]:
-    """Runs of ticks that went alike."""
-    joints, end_ns = len(record.joints), record.ticks[-1]["time_ns"]
-    for (outcome, silent), run in groupby(record.ticks, lambda tick: (tick["outcome"], joints - tick["answered"])):
+    """Runs of ticks that went alike; where that changes every few ticks, they come together."""
+    spans: list[list[dict[str, Any]]] = []
+    before = SHORT
+    for _, run in groupby(record.ticks, lambda tick: (tick["outcome"], tick["answered"])):
         ticks = list(run)
+        if max(before, len(ticks)) < SHORT:
+            spans[-1] += ticks
+        else:
+            spans.append(ticks)
+        before = len(ticks)
+    end_ns = record.ticks[-1]["time_ns"]
+    for ticks in spans:
         first, last = ((tick["time_ns"] - end_ns) / 1e9 for tick in (ticks[0], ticks[-1]))
-        steps = (ticks[0]["timestep"], ticks[-1]["timestep"])
-        said = f"{first:8.3f} .. {last:7.3f}  {len(ticks):5} ticks  {outcome}, timesteps {steps[0]}..{steps[1]}"
-        yield said + (f", {silent} of {joints} joints silent" if silent else "")
+        count = f"{len(ticks):5} tick{' ' if len(ticks) == 1 else 's'}"
+        yield f"{first:8.3f} .. {last:7.3f}  {count}  {_how(ticks, len(record.joints))}"
+
+
+def _how(ticks: list[dict[str, Any]], joints: int) -> str:
+    outcomes = Counter(tick["outcome"] for tick in ticks)
+    said = ", ".join(outcome if len(outcomes) == 1 else f"{outcome} {count}" for outcome, count in outcomes.items())
+    said += f", timesteps {ticks[0]['timestep']}..{ticks[-1]['timestep']}"
+    silent = [joints - tick["answered"] for tick in ticks]
+    up_to = "up to " if min(silent) < max(silent) else ""
+    return said + (f", {up_to}{max(silent)} of {joints} joints silent" if max(silent) else "")
 
 
 def _last(record: FaultRecord) -> Iterator[str]:

@@ -19,7 +19,8 @@ class Identity(NamedTuple):
     baud: int
 
     def __str__(self) -> str:
-        return f"id {self.id} at {self.baud} bit/s"
+        """The rate only where it is not the one that all are to have."""
+        return f"id {self.id}" + (f" at {self.baud} bit/s" if self.baud != BAUD else "")
 
 
 def find(bus: Bus) -> Identity:

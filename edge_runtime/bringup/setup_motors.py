@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     terminal = Terminal("setup-motors")
     joints = [config.joint] if config.joint else list(reversed(JOINTS))  # as LeRobot: from the gripper down
     with bus:
-        terminal.say(f"Servos on {bus.port}: one at a time, Ctrl-C ends.\n")
+        terminal.say(f"Servos on {bus.port}: one at a time, Ctrl-C ends. All get {BAUD} bit/s.\n")
         for joint in joints:
             _set_up(terminal, bus, joint)
         if not config.joint:

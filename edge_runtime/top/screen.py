@@ -22,7 +22,7 @@ def draw(history: History, url: str) -> Group:
     rate = history.rates("loop_ticks_total")
     lateness_us = [seconds * 1e6 for seconds in history.means("lateness_seconds")]
     return Group(
-        _headline(history, rate[-1] if rate else 0.0, url),
+        _headline(history, f"{rate[-1]:.1f}" if rate else "–", url),
         Curve("queue", history.values("queue_level"), "actions", f"asks at {now['threshold_rows']:.0f}"),
         Curve("round trip", [1e3 * each for each in history.values("round_trip_seconds")], "ms"),
         Curve("lateness", lateness_us, "µs", "mean of each look"),
@@ -44,8 +44,8 @@ class Curve:
         newest = f"{self._values[-1]:.3g}" if self._values else "–"
         title = f"{self._name} {newest} {self._unit}" + (f" ({self._note})" if self._note else "")
         lines = curve(self._values, options.max_width - 4, _HEIGHT)
-        most = max(self._values, default=0.0)
-        yield Panel(Text("\n".join(lines), no_wrap=True), title=title, title_align="left", subtitle=f"{most:.3g}")
+        most = f"at most {max(self._values):.3g} {self._unit}" if self._values else None
+        yield Panel(Text("\n".join(lines), no_wrap=True), title=title, title_align="left", subtitle=most)
 
 
 def curve(values: Sequence[float], width: int, height: int) -> list[str]:
@@ -59,11 +59,11 @@ def curve(values: Sequence[float], width: int, height: int) -> list[str]:
     ]
 
 
-def _headline(history: History, rate_hz: float, url: str) -> Text:
+def _headline(history: History, rate_hz: str, url: str) -> Text:
     now = history.newest
     said = Text.assemble(
         (f" {now.state} ", f"bold reverse {_COLOURS.get(now.state, 'white')}"),
-        f"  {rate_hz:.1f} of {now['control_hz']:g} Hz  ",
+        f"  {rate_hz} of {now['control_hz']:g} Hz  ",
         (url, "dim"),
     )
     if history.trouble:
@@ -79,7 +79,7 @@ def _counts(history: History) -> Text:
         "missed": "loop_missed_total",
         "chunks": "chunks_merged_total",
         "lost": "observations_lost_total",
-        "failures": "observations_failures_total",
+        "failed": "observations_failures_total",
         "reconnects": "reconnects_total",
         "faults": "faults_total",
     }

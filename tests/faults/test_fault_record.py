@@ -86,7 +86,7 @@ def test_the_page_shows_joints_runs_and_the_last_ticks() -> None:
     assert lines[0].endswith(RECORD.error)
     assert lines[1] == "states: starting (0.0 s) -> running (1.0 s) -> fault (9.0 s)"
     assert lines[5].split() == ["gripper", "50.5", "50.0", "11.9", "41", "15", "overload"]
-    runs = [line for line in lines if "ticks  " in line]
+    runs = [line for line in lines if " tick" in line and ".." in line]
     assert [run.split("  ", 1)[-1].split(maxsplit=5)[-1] for run in runs] == [
         "picked, timesteps 0..24",
         "picked, timesteps 25..38, 1 of 2 joints silent",
@@ -94,6 +94,16 @@ def test_the_page_shows_joints_runs_and_the_last_ticks() -> None:
     ]
     assert lines[-1].split()[:4] == ["0.000", "39", "failed", "1"]
     assert max(map(len, lines)) <= 100
+
+
+def test_what_changes_every_few_ticks_is_one_line() -> None:
+    ticks = [tick | {"outcome": "picked" if index % 3 else "starved"} for index, tick in enumerate(RECORD.ticks[:25])]
+    lines = replay.text(replace(RECORD, ticks=[*RECORD.ticks[:10], *ticks, RECORD.ticks[-1]])).splitlines()
+    runs = [line.partition("  ")[2].split("  ")[-1] for line in lines if " tick" in line and ".." in line]
+    assert runs == [
+        "picked, timesteps 0..9",
+        "starved 9, picked 16, failed 1, timesteps 0..39, up to 1 of 2 joints silent",
+    ]
 
 
 def test_a_fault_before_the_first_tick_has_a_page_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,8 @@ def test_state_queue_and_servos_are_on_the_screen() -> None:
     screen = shown(history)
     assert "holding" in screen
     assert "queue 17 actions (asks at 12)" in screen
+    assert "at most 17 actions" in screen
+    assert "  – of 30 Hz" in screen  # a rate takes two readings
     assert "round trip 250 ms" in screen
     gripper = next(line for line in screen.splitlines() if "gripper" in line)
     assert gripper.split() == ["gripper", "3", "61", "40", "–", "–", "overload"]
