@@ -126,5 +126,8 @@ include "exchange.pxi"  # a triple buffer between two threads
 include "ring.pxi"      # the plan of actions, its merge and its pick
 include "port.pxi"      # what the loop asks of a robot; a robot that is a Python object
 include "feetech.pxi"   # six servos on a serial line
+include "histogram.pxi"  # durations, counted by one thread and read by others
+include "record.pxi"    # what the loop tells of a timestep
+include "realtime.pxi"  # SCHED_FIFO, and memory that stays
 include "loop.pxi"      # read, pick, guard, write, sleep
 include "race.pxi"      # for the tests: a reader that races the writer

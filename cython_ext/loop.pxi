@@ -1,55 +1,15 @@
 # -- the loop -------------------------------------------------------------------------------------------------------
 
-import os
-from dataclasses import dataclass
-
 import numpy as np
 
 from edge_runtime.errors import AccessError, ActuatorFault, ConfigError, DeviceError
-from edge_runtime.timing import Histogram
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EINTR, EPERM
+from libc.errno cimport EINTR
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-
-@dataclass(frozen=True, eq=False)
-class Record:
-    """What the loop saw and did at the first tick of a timestep; arrays are (joints,) in joint units.
-
-    `time_ns` is the tick's time, `timestep` and `level` (rows left) are those before its pick, `ages_s` says how old
-    each position is (infinite: never heard), `merges` how many chunks are in the plan it executed from.
-    `sequence` counts records from 1; 0 means that there was none yet.
-    """
-
-    sequence: int
-    time_ns: int
-    timestep: int
-    level: int
-    positions: np.ndarray
-    ages_s: np.ndarray
-    goal: np.ndarray
-    merges: int
-    paused: bool
-
-
-cdef struct Snapshot:
-    int64_t sequence
-    int64_t time_ns
-    int64_t timestep
-    int64_t level
-    int64_t merges
-    bint paused
-    double positions[MAX_JOINTS]
-    double ages_s[MAX_JOINTS]
-    double goal[MAX_JOINTS]
-
-cdef struct Counts:  # a histogram of durations in the buckets of timing.bucket
-    atomic_llong buckets[BUCKETS]
-    atomic_llong total_ns
-    atomic_llong longest_ns
 
 cdef enum:  # the counters, named in COUNTED and STAGES
     TICKS
@@ -268,7 +228,7 @@ cdef class ActuatorLoop:
     def run(self):
         """Tick at every deadline until `stop`, in the calling thread. Raises ActuatorFault, AccessError."""
         self._must_be_primed()
-        before = self._enter_realtime()
+        before = self._become_realtime()
         atomic_store_int(&self._running, 1, memory_order_release)
         try:
             with nogil:
@@ -276,12 +236,12 @@ cdef class ActuatorLoop:
         finally:
             atomic_store_int(&self._running, 0, memory_order_release)
             announce(&self._news)
-            self._leave_realtime(before)
+            leave_realtime(before)
         self._raise_fault()
 
     def check_realtime(self):
         """Raises AccessError when `realtime` is 'enforce' and this thread would be refused it: before torque is on."""
-        self._leave_realtime(self._enter_realtime())
+        leave_realtime(self._become_realtime())
 
     def stop(self):
         """End `run`, now and for good, from any thread. Twice is harmless."""
@@ -408,34 +368,14 @@ cdef class ActuatorLoop:
             message = self._port._deafness(self._max_missed)
         raise ActuatorFault(message, ticks=self.recent_ticks())
 
-    # real-time setup, in one place
-
-    cdef _enter_realtime(self):
-        """Ask for SCHED_FIFO, and for memory that stays; what the thread was before, or None where nothing changed."""
-        cdef sched_param before, wanted
-        cdef int policy, refused
+    cdef _become_realtime(self):
+        """What the thread was before, for `leave_realtime`."""
         if self._realtime == "off":
             return None
-        pthread_getschedparam(pthread_self(), &policy, &before)
-        wanted.sched_priority = self._priority
-        refused = pthread_setschedparam(pthread_self(), SCHED_FIFO, &wanted)
-        if refused:
-            reason = "needs CAP_SYS_NICE or an rtprio limit" if refused == EPERM else os.strerror(refused)
-            self.realtime_outcome = f"no SCHED_FIFO {self._priority}: {reason}"
-            if self._realtime == "enforce":
-                raise AccessError(f"realtime: enforce, but SCHED_FIFO {self._priority} was refused ({reason})")
-            return None
-        self.realtime_outcome = f"SCHED_FIFO {self._priority}"
-        # Only the pages in use: keeping all that are mapped would take several times the memory.
-        if mlockall(MCL_CURRENT | MCL_ONFAULT) == 0:
-            self.realtime_outcome += ", memory locked"
-        return policy, before.sched_priority
-
-    cdef _leave_realtime(self, before):
-        cdef sched_param param
-        if before is not None:
-            policy, param.sched_priority = before
-            pthread_setschedparam(pthread_self(), policy, &param)
+        before, self.realtime_outcome = enter_realtime(self._priority)
+        if before is None and self._realtime == "enforce":
+            raise AccessError(f"realtime: enforce, but {self.realtime_outcome}")
+        return before
 
     # the work
 
@@ -637,28 +577,3 @@ cdef inline bint clamp(double *value, double low, double high) noexcept nogil:
     cdef bint moved = inside != value[0]
     value[0] = inside
     return moved
-
-
-cdef inline int bucket_of(int64_t ns) noexcept nogil:
-    cdef int octave
-    if ns < 32:
-        return max(ns, 0)
-    octave = 58 - clz(ns)
-    return min((octave + 1) * 32 + (ns >> octave) - 32, BUCKETS - 1)
-
-
-cdef void count(Counts *counts, int64_t ns) noexcept nogil:
-    add(&counts.buckets[bucket_of(ns)], 1)
-    add(&counts.total_ns, ns)
-    store(&counts.longest_ns, max(load(&counts.longest_ns), ns))
-
-
-cdef to_histogram(Counts *counts):
-    cdef int i
-    buckets = [load(&counts.buckets[i]) for i in range(BUCKETS)]
-    return Histogram.from_counts(buckets, load(&counts.total_ns), load(&counts.longest_ns))
-
-
-def bucket(int64_t ns):
-    """`timing.bucket`, as the loop computes it."""
-    return bucket_of(ns)
