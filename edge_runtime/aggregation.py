@@ -7,9 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_runtime._realtime import AGGREGATE, LinearBlend, TemporalEnsemble
+import numpy as np
+
+from edge_runtime._realtime import AGGREGATE, ActionRing, LinearBlend, TemporalEnsemble
 from edge_runtime.errors import ConfigError
 from edge_runtime.schema import hint
+from edge_runtime.wire.messages import Floats
 
 # Long enough that no seam is a motion's largest step, short enough to follow what was last seen: docs/asyncbench.md.
 BLEND_ROWS = 6
@@ -23,14 +26,18 @@ NAMES: Mapping[str, Any] = {
 }
 
 
-def for_policy(name: str | None, coeff: float) -> Any:
+def for_policy(name: str | None, coeff: float, joints: int = 0) -> Any:
     """What the ring takes for a policy with this `temporal_ensemble_coeff` (0 = none).
 
-    Without a name, a policy that was made to be ensembled is ensembled; any other takes DEFAULT.
+    Without a name, a policy that was made to be ensembled is ensembled; any other takes DEFAULT. A function of the
+    user's is tried out on chunks of so many `joints`. Raises ConfigError.
     """
     if name == ENSEMBLE or (name is None and coeff):
         return TemporalEnsemble(coeff or ENSEMBLE_COEFF)
-    return resolve(name or DEFAULT)
+    aggregate = resolve(name or DEFAULT)
+    if callable(aggregate) and joints:
+        _try_out(aggregate, joints)
+    return aggregate
 
 
 def resolve(name: str) -> Any:
@@ -55,4 +62,19 @@ def _load(name: str, module_name: str, function_name: str) -> Callable[..., Any]
         raise ConfigError(f"aggregate_fn_name: cannot load {name!r}: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise ConfigError(f"aggregate_fn_name: {name!r} is not a function")
-    return function  # type: ignore[no-any-return]
+
+    def blend(old: Floats, new: Floats) -> Floats:
+        try:
+            return np.asarray(function(old, new), np.float32)
+        except (Exception, SystemExit) as error:  # whatever a user's own function may raise
+            raise ConfigError(f"aggregate_fn_name: {name!r} failed: {type(error).__name__}: {error}") from error
+
+    return blend
+
+
+def _try_out(aggregate: Callable[..., Any], joints: int) -> None:
+    """One blend before the arm is touched: what is wrong with a function is seldom wrong only sometimes."""
+    ring = ActionRing(2, joints, aggregate)
+    ring.open_session(1, clear=True, cursor=0)
+    for value in (0, 1):
+        ring.merge(0, np.full((2, joints), value, np.float32), 1)

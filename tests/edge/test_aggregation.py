@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,46 @@ def test_a_function_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "mine.py").write_text("def larger(old, new):\n    return old.clip(new)\n")
     monkeypatch.chdir(tmp_path)
     assert blended(aggregation.resolve("mine:larger")) == 20.0
+
+
+BAD = """
+import sys
+def raises(old, new): raise RuntimeError("boo")
+def leaves(old, new): sys.exit(3)
+def says(old, new): return "x"
+def sums(old, new): return (old + new).sum(0)
+def takes_one(old): return old
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("raises", "'bad:raises' failed: RuntimeError: boo"),
+        ("leaves", "'bad:leaves' failed: SystemExit: 3"),
+        ("says", "'bad:says' failed: ValueError: could not convert"),
+        ("takes_one", "'bad:takes_one' failed: TypeError: takes_one() takes 1 positional argument but 2 were given"),
+        ("sums", "the function returned shape (2,) for two of (4, 2)"),
+    ],
+)
+def test_a_function_that_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, said: str
+) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    monkeypatch.chdir(tmp_path)
+    aggregate = aggregation.for_policy(f"bad:{function}", 0.0)
+    with pytest.raises(ConfigError, match=f"aggregate_fn_name: {re.escape(said)}"):
+        blended(aggregate)
+    with pytest.raises(ConfigError, match="aggregate_fn_name: "):  # with a policy it is tried out at once
+        aggregation.for_policy(f"bad:{function}", 0.0, joints=2)
+
+
+def test_a_function_that_works_is_tried_out_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "good.py").write_text("import numpy as np\ndef f(old, new): return old * np.ones(7) + new\n")
+    monkeypatch.chdir(tmp_path)
+    assert callable(aggregation.for_policy("good:f", 0.0, joints=7))
+    with pytest.raises(ConfigError, match="failed: ValueError: operands could not be broadcast"):
+        aggregation.for_policy("good:f", 0.0, joints=6)
 
 
 @pytest.mark.parametrize("name", ["weighted_avrage", "no_such_module:f", "math:no_such_function", "math:pi"])
