@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from edge_runtime import json_file
 from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.flags import one_line
+from edge_runtime.schema import shown
 
 KEPT_S = 10.0
 MOST_FILES = 20  # the oldest goes: an arm that fails all night must not fill the disk
 FORMAT = 1
+_WHOLE = ("time_ns", "timestep", "answered", "late_ns", "read_ns", "write_ns", "action_age_ns")  # of a tick
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,64 @@ class FaultRecord:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ConfigError(f"file: {path} is not the record of a fault in format {FORMAT}")
         try:
-            return cls(**content)
+            record = cls(**content)
+            _check(record)
         except TypeError as error:
             raise ConfigError(f"file: {path} is not the whole record of a fault: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"file: {path} is not the record of a fault: {error}") from error
+        return replace(record, error=one_line(record.error))  # it may quote what a peer said
+
+
+def _check(record: FaultRecord) -> None:
+    """Raises ValueError with the first field that is not as `save` writes it."""
+    for name in ("error", "time"):
+        _need(isinstance(getattr(record, name), str), name, getattr(record, name), "text")
+    _need(_is_number(record.control_hz), "control_hz", record.control_hz, "a number")
+    _need(_is_list(record.joints, _is_text) and bool(record.joints), "joints", record.joints, "a list of names")
+    joints = len(record.joints)
+    _need(_is_list(record.units, _is_text, joints), "units", record.units, f"a list of {joints} names")
+    _need(_is_list(record.states, _is_state), "states", record.states, "a list of pairs of seconds and a state")
+    _need(isinstance(record.bus, dict), "bus", record.bus, "an object")
+    _need(isinstance(record.bus.get("joints", {}), dict), "bus.joints", record.bus.get("joints"), "an object")
+    for joint, seen in record.bus.get("joints", {}).items():
+        _need(isinstance(seen, dict), f"bus.joints.{joint}", seen, "an object")
+        for name, value in seen.items():
+            fits, expected = (_is_text, "text") if name == "errors" else (_is_number, "a number")
+            _need(fits(value), f"bus.joints.{joint}.{name}", value, expected)
+    _need(_is_list(record.ticks, lambda tick: isinstance(tick, dict)), "ticks", record.ticks, "a list of objects")
+    for index, tick in enumerate(record.ticks):
+        for name in ("goal", "positions"):
+            value = tick.get(name)
+            _need(_is_list(value, _is_number, joints), f"ticks[{index}].{name}", value, f"a list of {joints} numbers")
+        for name in _WHOLE:
+            _need(_is_whole(tick.get(name)), f"ticks[{index}].{name}", tick.get(name), "a whole number")
+        _need(_is_text(tick.get("outcome")), f"ticks[{index}].outcome", tick.get("outcome"), "a word")
+
+
+def _need(fits: bool, where: str, value: object, expected: str) -> None:
+    if not fits:
+        raise ValueError(f"{where}: {shown(value)} is not {expected}")
+
+
+def _is_list(value: object, fits: Callable[[Any], bool], length: int | None = None) -> bool:
+    return isinstance(value, list) and length in (None, len(value)) and all(map(fits, value))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and abs(value) < 1 << 63
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or _is_whole(value)
+
+
+def _is_state(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and _is_text(value[1])
 
 
 def default_folder() -> Path:

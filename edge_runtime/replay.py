@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from edge_runtime import flags
+from edge_runtime import flags, output
 from edge_runtime.errors import OutputError
 from edge_runtime.fault_record import FaultRecord
 
@@ -30,9 +30,9 @@ class ReplayConfig:
 def main(argv: list[str]) -> int:
     config = flags.parse(ReplayConfig, argv, prog="edge-runtime replay-fault", positional="file")
     record = FaultRecord.load(config.file)
-    print(text(record))
+    output.say(text(record))
     if config.plot and record.ticks and importlib.util.find_spec("matplotlib"):
-        print(f"\ngoals and positions: {plot(record, config.file.with_suffix('.png'))}")
+        output.say(f"\ngoals and positions: {plot(record, config.file.with_suffix('.png'))}")
     return 0
 
 
@@ -65,7 +65,7 @@ def _joints(record: FaultRecord) -> Iterator[str]:
 
 
 _POSE = (("goal", 8), ("positions", 9))
-_FIGURES = (("voltage", 7, ".1f"), ("temperature", 5, "d"), ("load", 7, ".0f"), ("current", 7, ".2f"))
+_FIGURES = (("voltage", 7, ".1f"), ("temperature", 5, ".0f"), ("load", 7, ".0f"), ("current", 7, ".2f"))
 
 
 def _spans(record: FaultRecord) -> Iterator[str]:
@@ -111,16 +111,17 @@ def plot(record: FaultRecord, path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # an extra's
     from matplotlib.figure import Figure
 
+    output.check(path, "plot")
     figure = Figure(figsize=(10, 1.6 * len(record.joints)), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     seconds = [(tick["time_ns"] - record.ticks[-1]["time_ns"]) / 1e9 for tick in record.ticks]
     for index, axes in enumerate(figure.subplots(len(record.joints), 1, sharex=True, squeeze=False)[:, 0]):
         axes.plot(seconds, [tick["goal"][index] for tick in record.ticks], label="goal", linewidth=1)
         axes.plot(seconds, [tick["positions"][index] for tick in record.ticks], label="position", linewidth=1)
-        axes.set_ylabel(f"{record.joints[index]}\n({record.units[index]})", fontsize=8)
+        axes.set_ylabel(f"{record.joints[index]}\n({record.units[index]})", fontsize=8, parse_math=False)
     figure.axes[0].legend(loc="upper left", fontsize=8)
     figure.axes[-1].set_xlabel("seconds before the last tick")
-    figure.suptitle(record.error, fontsize=9)
+    figure.suptitle(record.error, fontsize=9, parse_math=False)
     try:
         canvas.print_png(path)
     except OSError as error:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +74,61 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: str) -> None:
         FaultRecord.load(path)
     with pytest.raises(ConfigError, match="no_such"):
         FaultRecord.load(tmp_path / "no_such")
+
+
+WRONG: list[tuple[tuple[str | int, ...], Any, str]] = [  # where, what is put there, what is said
+    (("ticks",), 7, "ticks: 7 is not a list of objects"),
+    (("ticks", 3), 7, "ticks: [{'time_ns': 0, "),
+    (("ticks", 3, "time_ns"), None, "ticks[3].time_ns: null is not a whole number"),
+    (("ticks", 3, "late_ns"), 10**400, "ticks[3].late_ns: 1000"),
+    (("ticks", 3, "answered"), True, "ticks[3].answered: true is not a whole number"),
+    (("ticks", 3, "outcome"), ["picked"], "ticks[3].outcome: ['picked'] is not a word"),
+    (("ticks", 3, "goal"), [1.0], "ticks[3].goal: [1.0] is not a list of 2 numbers"),
+    (("ticks", 3, "positions"), ["a", "b"], "ticks[3].positions: ['a', 'b'] is not a list of 2 numbers"),
+    (("states",), [[1]], "states: [[1]] is not a list of pairs of seconds and a state"),
+    (("states", 0), ["running", 0], "states: "),
+    (("bus",), [], "bus: [] is not an object"),
+    (("bus", "joints"), [1], "bus.joints: [1] is not an object"),
+    (("bus", "joints", "pan"), 1, "bus.joints.pan: 1 is not an object"),
+    (("bus", "joints", "gripper", "voltage"), "12", "bus.joints.gripper.voltage: '12' is not a number"),
+    (("bus", "joints", "gripper", "errors"), 4, "bus.joints.gripper.errors: 4 is not text"),
+    (("joints",), [], "joints: [] is not a list of names"),
+    (("joints", 0), "\ud800", "joints: "),
+    (("units",), ["degrees"], "units: ['degrees'] is not a list of 2 names"),
+    (("control_hz",), "30", "control_hz: '30' is not a number"),
+    (("error",), 5, "error: 5 is not text"),
+    (("time",), None, "time: null is not text"),
+]
+
+
+@pytest.mark.parametrize(("where", "value", "said"), WRONG, ids=str)
+def test_a_record_that_is_wrong_inside_names_the_field(
+    tmp_path: Path, where: tuple[str | int, ...], value: Any, said: str
+) -> None:
+    content = json.loads(RECORD.save(tmp_path).read_text())
+    place = content
+    for key in where[:-1]:
+        place = place[key]
+    place[where[-1]] = value
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError) as caught:
+        FaultRecord.load(path)
+    assert str(caught.value).startswith(f"file: {path} is not the record of a fault: {said}")
+    assert len(str(caught.value)) < 300
+
+
+def test_what_is_not_finite_is_shown_and_drawn(tmp_path: Path) -> None:
+    ticks = [tick | {"goal": [float("nan"), float("inf")]} for tick in RECORD.ticks]
+    path = replace(RECORD, ticks=ticks, error="a $strange$ \x1b[31m $\\error$ \ud800").save(tmp_path)
+    record = FaultRecord.load(path)
+    assert record.error.isprintable()
+    assert "nan" in replay.text(record)
+    if importlib.util.find_spec("matplotlib"):
+        assert replay.plot(record, tmp_path / "fault.png").stat().st_size > 0
+        os.mkfifo(tmp_path / "pipe.png")
+        with pytest.raises(OutputError, match=r"plot: .*pipe\.png is neither a file nor a device"):
+            replay.plot(record, tmp_path / "pipe.png")
 
 
 def test_the_folder_of_a_service_and_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
