@@ -66,7 +66,7 @@ class Order:
 def parse(order: Mapping[str, Any], servos: Collection[int]) -> Order:
     """`order` as JSON has it, such as {"fault": "corrupt", "ids": [3], "rate": 0.1}; ConfigError names the key."""
     kind = order.get("fault")
-    if kind not in _KEYS:
+    if not isinstance(kind, str) or kind not in _KEYS:
         near = get_close_matches(str(kind), _KEYS, 1)
         raise ConfigError(f"fault: {kind!r} is not one of {', '.join(_KEYS)}" + (f"; {near[0]}?" if near else ""))
     allowed = _KEYS[kind]
@@ -163,7 +163,7 @@ def _bits(value: Any) -> int:
 
 
 def _register(name: Any) -> str:
-    if name not in REGISTERS:
+    if not isinstance(name, str) or name not in REGISTERS:
         near = get_close_matches(str(name), REGISTERS, 1)
         raise ConfigError(f"name: {name!r} is not a register" + (f"; did you mean {near[0]}?" if near else ""))
-    return str(name)
+    return name

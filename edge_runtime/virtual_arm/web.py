@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > _MOST_BYTES:
+        if not length.isdecimal() or len(length) > 9 or int(length) > _MOST_BYTES:
             self.close_connection = True  # the body stays unread
             self._refuse(HTTPStatus.BAD_REQUEST, f"Content-Length: {length!r} is not in 0..{_MOST_BYTES}")
             return
@@ -140,6 +140,8 @@ def _decode(body: bytes) -> dict[str, Any]:
         order = json.loads(body)
     except ValueError as error:
         raise ConfigError(f"the body is not JSON: {error}") from error
+    except RecursionError as error:
+        raise ConfigError("the body is not JSON: it is nested too deeply") from error
     if not isinstance(order, dict):
         raise ConfigError("the body is not a JSON object")
     return order
