@@ -76,6 +76,7 @@ def parse(order: Mapping[str, Any], servos: Collection[int]) -> Order:
     for key in {"flags": ("bits",), "register": ("name", "value"), "power": ("on",)}.get(kind, ()):
         if key not in order:
             raise ConfigError(f"{key}: {kind} needs it")
+    name = _register(order["name"]) if kind == "register" else ""
     return Order(
         kind,
         ids=_ids(order.get("ids", list(servos)), servos),
@@ -84,8 +85,8 @@ def parse(order: Mapping[str, Any], servos: Collection[int]) -> Order:
         on=_truth(order.get("on", True)),
         delay_s=_number(order, "delay_s", 0.02 if kind == "late" else 0.0, 0, 10),
         bits=_bits(order.get("bits", 0)),
-        name=_register(order["name"]) if kind == "register" else "",
-        value=int(_number(order, "value", 0, -0xFFFF, 0xFFFF)),
+        name=name,
+        value=_value(order, name) if name else 0,
     )
 
 
@@ -146,6 +147,13 @@ def _number(order: Mapping[str, Any], key: str, default: float, low: float, high
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ConfigError(f"{key}: {value!r} is not a number in {low:g}..{high:g}")
     return value
+
+
+def _value(order: Mapping[str, Any], name: str) -> int:
+    """What fits into the register `name`."""
+    register = REGISTERS[name]
+    least = 0 if register.sign_bit is None else 1 - (1 << register.sign_bit)
+    return int(_number(order, "value", 0, least, (1 << 8 * register.size) - 1))
 
 
 def _truth(value: Any) -> bool:
