@@ -64,8 +64,8 @@ def test_chance_is_spoken_of_where_asynchronous_solved_less(
 
 
 def test_the_baseline_is_explained() -> None:
-    said = introduction(DemoConfig(episodes=6), "images")
-    assert "6 episodes each way, about 2 min" in said
+    said = introduction(DemoConfig(episodes=16), "images")
+    assert "16 episodes each way, about 3 min" in said
     assert "executes 25 actions of a chunk of 50" in said
     assert "Both see the scene once in 25 actions" in said
     whole = introduction(DemoConfig(sequential_actions=50), "state")

@@ -21,7 +21,7 @@ from edge_runtime.threshold import part_of
 
 CHUNK = 50  # actions in a chunk of both shipped policies
 NAMES: dict[Mode, str] = {"sequential": "sequential", "async": "asynchronous"}
-START_S, EPISODE_S = 15.0, 7.0  # of this demo on an idle computer
+START_S, EPISODE_S = 10.0, 5.5  # of this demo on an idle computer
 
 
 @dataclass
