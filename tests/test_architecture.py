@@ -24,6 +24,7 @@ LEAVES = (
     "credentials",
     "ending",
     "exposition",
+    "logs",
 )
 
 FORBIDDEN = {

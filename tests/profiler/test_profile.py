@@ -48,7 +48,7 @@ def test_raw_frames_on_20_mbit(tmp_path: Path, seeing: Path) -> None:
     said = " ".join(raw.text.split())
     assert "Sending bounds the loop" in said
     assert "An observation is 922 kB, and the link carries" in said
-    assert re.search(r"--jpeg_quality=93 makes 922 kB of pixels 1\d\d kB", said)  # of whichever frame came last
+    assert re.search(r"--jpeg_quality=\d+ makes 922 kB of pixels 1\d\d kB", said)  # of whichever frame came last
     assert "a policy exported for 320x240 with --resize=true" in said
     assert numbers["bound_by"] == "sending"
     assert numbers["bytes"]["observation"] == pytest.approx(480 * 640 * 3, rel=0.01)
