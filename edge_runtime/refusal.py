@@ -12,6 +12,10 @@ from edge_runtime.errors import AccessError, StreamError
 
 TRY_S = 0.5  # for each step
 
+_SPEAKS_TLS = "it speaks TLS, and this robot does not: set tls.ca"
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # and empty SETTINGS: RFC 9113, 3.4
+_FRAMES = (4, 7)  # SETTINGS and GOAWAY: what an HTTP/2 server may begin with
+
 # What OpenSSL finds wrong with the server's certificate (x509_vfy.h), as the user can act on it.
 _UNVERIFIED = {
     9: "its certificate is not valid yet: is the clock right on both machines?",
@@ -42,6 +46,12 @@ def explain(access: Access) -> AccessError | StreamError:
             refused = None
             if access.host:
                 refused = _try_without_tls(plain) if access.tls.ca is None else _try_with_tls(plain, access)
+        if refused is not None:
+            return AccessError(f"{access.address} refused: {refused}")
+        if access.tls.ca is not None:
+            return StreamError(f"{access.address} does not answer")
+        with _connect(access) as plain:
+            return StreamError(f"{access.address} {_what_it_speaks(plain)}")
     except TimeoutError:
         return StreamError(f"{access.address} does not answer")
     except OSError as error:
@@ -49,9 +59,6 @@ def explain(access: Access) -> AccessError | StreamError:
             return AccessError(f"{access.address} may not be used by this user (its mode or its group)")
         why = str(error.strerror or error).lower()
         return StreamError(f"{access.address} is not available: {why}")
-    if refused is not None:
-        return AccessError(f"{access.address} refused: {refused}")
-    return StreamError(f"{access.address} does not answer")
 
 
 def _connect(access: Access) -> socket.socket:
@@ -73,9 +80,22 @@ def _try_without_tls(plain: socket.socket) -> str | None:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         with context.wrap_socket(plain):
-            return "it speaks TLS, and this robot does not: set tls.ca"
-    except ssl.SSLError:
-        return None
+            return _SPEAKS_TLS
+    except ssl.SSLError as error:
+        return _SPEAKS_TLS if "ALERT" in (error.reason or "") else None
+
+
+def _what_it_speaks(plain: socket.socket) -> str:
+    """What comes in answer to the first words of HTTP/2, by which one can tell who is there."""
+    plain.sendall(_PREFACE)
+    said = plain.recv(16)
+    if not said:
+        return "closes the connection"
+    if said.startswith(b"HTTP/"):
+        return "is a web server, not a policy server"
+    if len(said) < 4 or said[3] in _FRAMES:
+        return "does not answer"  # in HTTP/2, then: it is busy, or still starting
+    return "is not a policy server: it does not speak HTTP/2"
 
 
 def _try_with_tls(plain: socket.socket, access: Access) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import socketserver
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from typing import Any
 import grpc
 import pytest
 
+from edge_runtime import refusal
+from edge_runtime.access import Access
 from edge_runtime.wire import codec, policy_pb2
 from edge_runtime.wire.messages import Camera, ExtraState, Joint, ServerDescription
 from policy_server import bundle
@@ -73,6 +77,43 @@ def test_silent_after_accepting(start: Callable[..., tuple[int, str]]) -> None:
         code, said = start(address)
     assert code == 69
     assert said.startswith(f"server_address: {address} does not answer (for ")
+
+
+SAYS = {
+    "a web server": (b"HTTP/1.1 400 Bad Request\r\n\r\n", 69, "is a web server, not a policy server"),
+    "something else": (b"SSH-2.0-OpenSSH_9.2\r\n", 69, "is not a policy server: it does not speak HTTP/2"),
+    "nothing": (b"", 69, "closes the connection"),
+    "half a word": (b"\0", 69, "does not answer"),
+    "a busy server": (bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), 69, "does not answer"),
+    "a TLS server": (b"\x15\x03\x01\0\x02\x02\x28", 77, "refused: it speaks TLS, and this robot does not: set tls.ca"),
+}
+
+
+@pytest.mark.parametrize("who", SAYS)
+def test_who_it_is_that_is_no_policy_server(who: str) -> None:
+    """Whatever it hears, it says its word and ends the connection."""
+    word, code, said = SAYS[who]
+
+    class Says(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):  # they have left
+                self.request.recv(1)
+                self.request.sendall(word)
+                self.request.shutdown(socket.SHUT_WR)
+                while self.request.recv(1 << 16):
+                    pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Says) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            access = Access(f"127.0.0.1:{server.server_address[1]}")
+            error = refusal.explain(access)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert str(error) == f"{access.address} {said}"
+    assert error.exit_code == code
 
 
 def test_silent_after_the_handshake(start: Callable[..., tuple[int, str]]) -> None:
