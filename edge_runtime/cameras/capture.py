@@ -50,6 +50,8 @@ class Source:
             return self._connect_url(config)
         if not Path(self.path).exists():
             raise CameraError(f"{self.path} is not there{_others() if self.kind == 'device' else ''}")
+        if not (Path(self.path).is_char_device() if self.kind == "device" else Path(self.path).is_file()):
+            raise CameraError(f"{self.path} is not a {'camera' if self.kind == 'device' else 'video file'}")
         if not os.access(self.path, os.R_OK | (os.W_OK if self.kind == "device" else 0)):
             raise AccessError(f"no permission for {self.path}" + " (group video)" * (self.kind == "device"))
         return self._connect_device(config) if self.kind == "device" else self._connect_file()

@@ -62,6 +62,8 @@ def test_what_is_no_port(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert start(f"{tmp_path}/file") == (74, f"robot.port: {tmp_path}/file is not a serial port")
     assert start(str(tmp_path)) == (74, f"robot.port: {tmp_path} is not a serial port")
+    os.mkfifo(tmp_path / "pipe")
+    assert start(f"{tmp_path}/pipe") == (74, f"robot.port: {tmp_path}/pipe is not a serial port")
     code, said = start("/dev/null")
     assert code == 74
     assert said.startswith("robot.port: /dev/null cannot be opened: ")
@@ -243,7 +245,10 @@ SOURCES: dict[str, tuple[Any, tuple[str, ...], int, str]] = {
     "a number that is not there": ("77", (), 74, "/dev/video77 is not there; there "),
     "a file that is not there": ("{folder}/no.mp4", (), 74, "{source} is not there"),
     "a file that is no video": ("{folder}/it", (), 74, "{source} is not a video that OpenCV can read"),
-    "a folder": ("{folder}", (), 74, "{source} is not a video that OpenCV can read"),
+    "a folder": ("{folder}", (), 74, "{source} is not a video file"),
+    "a pipe": ("{folder}/pipe", (), 74, "{source} is not a video file"),
+    "an endless device that is no camera": ("{folder}/zero", (), 74, "{source} is not a video file"),
+    "a folder of devices": ("/dev/fd", (), 74, "{source} is not a camera"),
     "a device that films nothing": ("/dev/null", (), 74, "{source} cannot be opened: another program has it, or it"),
     "nobody at the address": ("http://127.0.0.1:9/x", (), 74, "{source} cannot be reached: Connection refused"),
     "an error": (("text/html", b"", 404), (), 74, "{source} answers 404 Not Found"),
@@ -261,6 +266,8 @@ SOURCES: dict[str, tuple[Any, tuple[str, ...], int, str]] = {
 def test_cameras(answer: Answer, tmp_path: Path, case: str) -> None:
     source, settings, code, said = SOURCES[case]
     (tmp_path / "it").write_text("no video")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
     with ExitStack() as stack:
         if not isinstance(source, str):
             kind, *parts = source
