@@ -21,7 +21,7 @@ BACK_OFF_S = (0.1, 0.2, 0.5, 1.0)  # between two attempts to find the robot; the
 STEADY_S = 10.0  # who ran for so long is tried again at once
 
 
-class Witness(Protocol):
+class ArmListener(Protocol):
     """Who is told what becomes of the arm, in the arm's thread."""
 
     def arm_starts(self) -> None:
@@ -56,7 +56,7 @@ class Arm:
         robot: Robot,
         loop: ActuatorLoop,
         config: RobotConfig,
-        witness: Witness,
+        listener: ArmListener,
         *,
         stop: threading.Event,
         hurry: threading.Event,
@@ -67,7 +67,7 @@ class Arm:
         self._robot = robot
         self._loop = loop
         self._config = config
-        self._witness = witness
+        self._listener = listener
         self._stop = stop
         self._hurry = hurry
         self._supervisor = supervisor
@@ -88,7 +88,7 @@ class Arm:
             self._live()
             return
         except ActuatorFault as error:
-            fault = self._witness.arm_rests(error)
+            fault = self._listener.arm_rests(error)
         attempts, said = 0, ""
         while self._config.reconnect and not self._stop.is_set():
             if time.monotonic() - began_s > STEADY_S:
@@ -96,7 +96,7 @@ class Arm:
             if self._stop.wait(BACK_OFF_S[min(attempts, len(BACK_OFF_S) - 1)]):
                 break
             attempts += 1
-            self._witness.arm_is_sought()
+            self._listener.arm_is_sought()
             try:
                 self._robot.close()
                 self._robot.open()
@@ -104,7 +104,7 @@ class Arm:
                 self._live()
                 return
             except ActuatorFault as error:
-                fault, said = self._witness.arm_rests(error), ""
+                fault, said = self._listener.arm_rests(error), ""
             except (DeviceError, AccessError) as error:  # a port's permissions come a moment after the port
                 began_s = time.monotonic()
                 if str(error) != said:
@@ -118,7 +118,7 @@ class Arm:
             self._drive()
         except BaseException as error:
             if isinstance(error, ActuatorFault):
-                self._witness.arm_failed(error)
+                self._listener.arm_failed(error)
             try:
                 self._rest()
             except DeviceError as unreachable:
@@ -130,7 +130,7 @@ class Arm:
         pose = self._robot.read() if self._dry_run else self._robot.prepare(self._have_watched)
         self._robot.lend()
         self._loop.prime(pose)
-        self._witness.arm_starts()
+        self._listener.arm_starts()
         self._loop.run()
 
     def _have_watched(self) -> None:

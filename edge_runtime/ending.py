@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def heeding(act: Callable[[int], None], *numbers: int) -> Iterator[None]:
+def handling_signals(act: Callable[[int], None], *numbers: int) -> Iterator[None]:
     """Call `act` with the number of each of these signals that arrives while the context lasts; main thread only.
 
     A handler runs between two lines of the main thread, maybe inside the very lock that it would take: setting an event

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edge_runtime._realtime import ActuatorLoop, Record
-from edge_runtime.account import Account
 from edge_runtime.checks import check_address
 from edge_runtime.errors import DeviceError
 from edge_runtime.observer import Observer
+from edge_runtime.run_stats import RunStats
 
 log = logging.getLogger(__name__)
 
@@ -79,18 +79,18 @@ class EpisodeSeries:
     goal, the ring is empty and the timestep 0.
     """
 
-    def __init__(self, judge: Episodes, loop: ActuatorLoop, observer: Observer, account: Account) -> None:
+    def __init__(self, judge: Episodes, loop: ActuatorLoop, observer: Observer, stats: RunStats) -> None:
         self._judge = judge
         self._loop = loop
         self._observer = observer
-        self._account = account
+        self._stats = stats
         self._merges_before: int | None = None  # merges until the episode began; None once its first chunk was seen
         self._starved_before = 0  # starved ticks until that chunk was there
 
     def run(self, seeds: Iterable[int], stop: threading.Event) -> None:
-        """Returns after the last episode, or once `stop` is set. Outcomes go to the account. Raises DeviceError."""
+        """Returns after the last episode, or once `stop` is set. Outcomes go to the stats. Raises DeviceError."""
         for number, seed in enumerate(seeds):
-            self._account.episode = number
+            self._stats.episode = number
             self._loop.pause()
             try:
                 self._judge.reset(seed)
@@ -108,7 +108,7 @@ class EpisodeSeries:
             log.info("episode with seed %d: %s", seed, "success" if outcome.success else "no success")
             starved = self._starved
             waiting = self._merges_before is not None  # no chunk ever came
-            self._account.episodes.append(
+            self._stats.episodes.append(
                 {
                     **asdict(outcome),
                     "starved": starved - starved_before,
@@ -116,7 +116,7 @@ class EpisodeSeries:
                 }
             )
 
-    def see(self, record: Record, account: Account) -> None:
+    def see(self, record: Record, stats: RunStats) -> None:
         if self._merges_before is not None and record.merges > self._merges_before and record.level > 0:
             self._starved_before, self._merges_before = self._starved, None
 

@@ -1,4 +1,4 @@
-"""The run's account for Prometheus, under the summary's names: read when it asks, on a port of this machine only."""
+"""The run's stats for Prometheus, under the summary's names: read when it asks, on a port of this machine only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from edge_runtime.account import Account
+from edge_runtime.run_stats import RunStats
 from edge_runtime.timing import Histogram
 
 PREFIX = "edge_runtime_"
@@ -18,28 +18,28 @@ _HEALTH = {"load": "percent of the duty", "voltage": "V", "temperature": "degree
 
 
 class RunCollector(Collector):
-    """A view of the account: nothing is counted here."""
+    """A view of the stats: nothing is counted here."""
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
+    def __init__(self, stats: RunStats) -> None:
+        self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
-        account = self._account
-        report = account.report()
-        yield from self._now(account)
+        stats = self._stats
+        report = stats.report()
+        yield from self._now(stats)
         for group in ("loop", "observations", "chunks", "traffic"):
             for name, value in report[group].items():
                 yield _counter(f"{group}_{name}", value)
         yield _counter("reconnects", report["reconnects"])
         yield _counter("faults", len(report["faults"]))
-        yield _histograms("lateness", {"": account.loop.lateness()})
-        yield _histograms("action_age", {"": account.loop.action_age()})
-        yield _histograms("bus_time", {"": account.loop.bus_time()})
-        yield _histograms("stage", account.stages.histograms, label="stage")
+        yield _histograms("lateness", {"": stats.loop.lateness()})
+        yield _histograms("action_age", {"": stats.loop.action_age()})
+        yield _histograms("bus_time", {"": stats.loop.bus_time()})
+        yield _histograms("stage", stats.stages.histograms, label="stage")
         yield from _bus(report["bus"])
 
-    def _now(self, account: Account) -> Iterator[Metric]:
-        now = account.now()
+    def _now(self, stats: RunStats) -> Iterator[Metric]:
+        now = stats.now()
         yield _gauge("queue_level", "Actions left.", now["queue_level"])
         yield _gauge("threshold_rows", "A chunk is asked for when no more are left.", now["threshold_rows"])
         yield _gauge("round_trip_seconds", "The last one.", now["round_trip_s"])

@@ -24,7 +24,7 @@ import numpy as np
 
 from edge_runtime._realtime import ActionRing, Record
 from edge_runtime.errors import ProtocolError, StreamError
-from edge_runtime.look import CannotSee, Look
+from edge_runtime.sensors import CannotSee, Sensors
 from edge_runtime.threshold import Threshold
 from edge_runtime.timing import SERVER_STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire.messages import Answer, Chunk, Failure, Observation, Policy, Skipped
@@ -52,7 +52,7 @@ class Observer:
 
     def __init__(
         self,
-        look: Look,
+        sensors: Sensors,
         ring: ActionRing,
         send: Callable[[Observation], bool],
         *,
@@ -65,8 +65,8 @@ class Observer:
         idle_gap_s: float = 0.0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._look = look
-        self._digest = look.policy.digest  # of the chunks that are due; the server may replace the policy
+        self._sensors = sensors
+        self._digest = sensors.policy.digest  # of the chunks that are due; the server may replace the policy
         self._ring = ring
         self._send = send
         self._on_lost = on_lost
@@ -234,8 +234,8 @@ class Observer:
 
     def _capture(self, record: Record, session: int, number: int, must_go: bool) -> Observation | None:
         try:
-            frames = self._look.frames(self._clock_ns())
-            extra_state = self._look.extra_state()
+            frames = self._sensors.frames(self._clock_ns())
+            extra_state = self._sensors.extra_state()
         except CannotSee as blind:
             self.counts[f"unsent_{blind.reason}"] += 1
             if blind.reason != self._blind:
@@ -254,12 +254,12 @@ class Observer:
             state=np.asarray(record.positions, np.float32),
             extra_state=extra_state,
             frames=frames,
-            task=self._look.task.text(),
+            task=self._sensors.task.text(),
             runs_dry_in_s=record.level / self._fps,
         )
 
     def _merge(self, chunk: Chunk, sent: _Sent, now_ns: int) -> None:
-        observation, policy = sent.observation, self._look.policy
+        observation, policy = sent.observation, self._sensors.policy
         if chunk.session != observation.session or chunk.first_timestep != observation.timestep:
             raise ProtocolError(
                 f"chunk for timestep {chunk.first_timestep} of session {chunk.session} answers an observation of "

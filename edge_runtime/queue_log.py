@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 
 from edge_runtime._realtime import Record
-from edge_runtime.account import Account
 from edge_runtime.errors import OutputError
+from edge_runtime.run_stats import RunStats
 
 
 class QueueLog:
@@ -41,9 +41,9 @@ class QueueLog:
         if self._lost is not None:
             raise self._failure(self._lost) from self._lost
 
-    def see(self, record: Record, account: Account) -> None:
-        seconds = record.time_ns / 1e9 - account.started_s
-        self._write((seconds, account.episode, record.level, record.sequence))
+    def see(self, record: Record, stats: RunStats) -> None:
+        seconds = record.time_ns / 1e9 - stats.started_s
+        self._write((seconds, stats.episode, record.level, record.sequence))
 
     def _write(self, row: tuple[object, ...]) -> None:
         if self._lost is None:

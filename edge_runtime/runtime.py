@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from edge_runtime import aggregation, fault_record, output, summary
 from edge_runtime._realtime import ActionRing, ActuatorLoop
 from edge_runtime.access import Access
-from edge_runtime.account import Account, Onlooker
 from edge_runtime.arm import Arm, check_processors
 from edge_runtime.cameras import make_camera
-from edge_runtime.chronicle import Chronicle
 from edge_runtime.config import StartConfig
-from edge_runtime.ending import heeding
+from edge_runtime.ending import handling_signals
 from edge_runtime.episodes import Episodes, EpisodeSeries
 from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
 from edge_runtime.extra_state import make_vector
+from edge_runtime.fault_reporter import FaultReporter
 from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
 from edge_runtime.logs import BackgroundStream
-from edge_runtime.look import Look
 from edge_runtime.notify import Notifier
 from edge_runtime.observer import Observer
 from edge_runtime.queue_log import QueueLog
 from edge_runtime.robots import Robot, make_robot
+from edge_runtime.run_stats import RecordListener, RunStats
 from edge_runtime.schema import hint
+from edge_runtime.sensors import Sensors
 from edge_runtime.state import RuntimeState
 from edge_runtime.status_line import StatusLine
 from edge_runtime.stream import PolicyStream
@@ -55,8 +55,8 @@ def start(config: StartConfig, supervisor: Supervisor | None, screen: Background
     return 0
 
 
-def print_summary(account: Account) -> None:
-    output.say(summary.text(account.report()))
+def print_summary(stats: RunStats) -> None:
+    output.say(summary.text(stats.report()))
 
 
 def _goals(joints: Sequence[messages.Joint], goals: Iterable[float]) -> str:
@@ -78,17 +78,17 @@ class _Parts:
     robot: Robot
     loop: ActuatorLoop
     arm: Arm
-    chronicle: Chronicle
+    reporter: FaultReporter
     observer: Observer
     stream: PolicyStream
     hello: messages.Hello
-    account: Account
+    stats: RunStats
 
 
 class Runtime:
     """One run. Nothing is touched before `run`; `supervisor` stops the arm when this process cannot.
 
-    `screen` is where the status line goes, `onlookers` see every record, `stages` takes the time of each stage, `tell`
+    `screen` is where the status line goes, `listeners` see every record, `stages` takes the time of each stage, `tell`
     is called once at the end, and `idle_gap_s` is the observer's.
     """
 
@@ -98,9 +98,9 @@ class Runtime:
         supervisor: Supervisor | None = None,
         *,
         screen: BackgroundStream | None = None,
-        onlookers: Sequence[Onlooker] = (),
+        listeners: Sequence[RecordListener] = (),
         stages: StageTimes | None = None,
-        tell: Callable[[Account], None] = print_summary,
+        tell: Callable[[RunStats], None] = print_summary,
         idle_gap_s: float = 0.0,
     ) -> None:
         self._config = config
@@ -117,12 +117,12 @@ class Runtime:
         self._tell = tell
         self._idle_gap_s = idle_gap_s
         self._stages = stages or StageTimes((*STAGES, "round_trip"))
-        self._onlookers: list[Onlooker] = [*onlookers]
+        self._listeners: list[RecordListener] = [*listeners]
 
     def run(self) -> None:
         """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
         parts = None
-        with heeding(self._heed, *_ends()):
+        with handling_signals(self._heed, *_ends()):
             try:
                 with ExitStack() as stack:
                     parts = self._build(stack)
@@ -134,7 +134,7 @@ class Runtime:
                 self._fail(error)
             if parts is not None and parts.loop.counters()["ticks"]:
                 try:
-                    self._report(parts.account)
+                    self._report(parts.stats)
                 except OutputError as error:
                     log.error("%s", error)
                     self._fail(error)
@@ -204,7 +204,7 @@ class Runtime:
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
         latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
         observer = Observer(
-            Look(policy, views, vectors, config.resize, config.max_frame_age_s, task),
+            Sensors(policy, views, vectors, config.resize, config.max_frame_age_s, task),
             ring,
             stream.send,
             on_lost=stream.suspect,
@@ -216,7 +216,7 @@ class Runtime:
             idle_gap_s=self._idle_gap_s,
         )
         loop = self._loop = self._make_loop(ring, robot)
-        chronicle = Chronicle(
+        reporter = FaultReporter(
             robot,
             observer,
             self._state,
@@ -229,26 +229,26 @@ class Runtime:
             robot,
             loop,
             config.robot,
-            chronicle,
+            reporter,
             stop=self._stop,
             hurry=self._hurry,
             supervisor=self._supervisor,
             dry_run=config.dry_run,
             cpus=config.cpu_affinity,
         )
-        account = Account(
-            config, hello, views, robot, loop, observer, stream, chronicle, self._state, self._stages, self._started_s
+        stats = RunStats(
+            config, hello, views, robot, loop, observer, stream, reporter, self._state, self._stages, self._started_s
         )
         if config.metrics_port is not None:
             from edge_runtime.exposition import Exposition  # prometheus-client: only for who asks for it
             from edge_runtime.metrics import RunCollector
 
-            stack.enter_context(Exposition(config.metrics_port, RunCollector(account)))
+            stack.enter_context(Exposition(config.metrics_port, RunCollector(stats)))
         if config.queue_log is not None:
-            self._onlookers.append(stack.enter_context(QueueLog(config.queue_log)))
+            self._listeners.append(stack.enter_context(QueueLog(config.queue_log)))
         if config.status and self._screen is not None and self._screen.isatty():
-            self._onlookers.append(stack.enter_context(StatusLine(self._screen)))
-        return _Parts(robot, loop, arm, chronicle, observer, stream, hello, account)
+            self._listeners.append(stack.enter_context(StatusLine(self._screen)))
+        return _Parts(robot, loop, arm, reporter, observer, stream, hello, stats)
 
     def _threshold(self, latency: LatencyWindow, rows: int, *, filtered: bool) -> Threshold:
         config = self._config
@@ -297,8 +297,8 @@ class Runtime:
         self._thread(stack, "observer", lambda: self._watch(parts), lambda: None, LEFT_AFTER_S)
         stack.callback(self._begin_to_stop)
         if config.episodes:
-            series = EpisodeSeries(Episodes(config.reset_url), parts.loop, parts.observer, parts.account)
-            self._onlookers.append(series)
+            series = EpisodeSeries(Episodes(config.reset_url), parts.loop, parts.observer, parts.stats)
+            self._listeners.append(series)
             series.run(range(config.first_seed, config.first_seed + config.episodes), self._stop)
         else:
             self._stop.wait(config.duration_s or None)
@@ -321,8 +321,8 @@ class Runtime:
                 self._state.rest(now_s)
             else:
                 self._state.observe(now_s, connected=observer.is_connected, level=record.level)
-                for onlooker in self._onlookers:
-                    onlooker.see(record, parts.account)
+                for listener in self._listeners:
+                    listener.see(record, parts.stats)
                 if self._config.dry_run and record.level > 0 and now_s >= print_at_s:
                     print_at_s = now_s + PRINT_GOALS_EVERY_S
                     output.say(_goals(parts.robot.joints, record.goal))
@@ -383,10 +383,10 @@ class Runtime:
 
     # -- reporting --------------------------------------------------------------------------------------------------
 
-    def _report(self, account: Account) -> None:
-        account.error = str(self._failure) if self._failure else None
+    def _report(self, stats: RunStats) -> None:
+        stats.error = str(self._failure) if self._failure else None
         try:
             if self._config.summary is not None:
-                summary.write(account.report(), self._config.summary)
+                summary.write(stats.report(), self._config.summary)
         finally:
-            self._tell(account)
+            self._tell(stats)

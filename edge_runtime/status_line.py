@@ -6,8 +6,8 @@ import logging
 from types import TracebackType
 
 from edge_runtime._realtime import Record
-from edge_runtime.account import Account
 from edge_runtime.logs import BackgroundStream
+from edge_runtime.run_stats import RunStats
 
 EVERY_S = 0.25
 WIDTH = 78
@@ -16,7 +16,7 @@ _ERASE = "\r\x1b[K"
 
 
 class StatusLine:
-    """An onlooker that draws on `out`, a terminal, four times a second. A context manager: the line goes with it."""
+    """An listener that draws on `out`, a terminal, four times a second. A context manager: the line goes with it."""
 
     def __init__(self, out: BackgroundStream) -> None:
         self._out = out
@@ -35,14 +35,14 @@ class StatusLine:
             handler.removeFilter(self._make_way)
         self._write(_ERASE)
 
-    def see(self, record: Record, account: Account) -> None:
+    def see(self, record: Record, stats: RunStats) -> None:
         now_s = record.time_ns / 1e9
         if now_s - self._drawn_s < EVERY_S:
             return
-        ticks = account.loop.counters()["ticks"]
+        ticks = stats.loop.counters()["ticks"]
         rate_hz = (ticks - self._ticks) / (now_s - self._drawn_s)
         self._drawn_s, self._ticks = now_s, ticks
-        self._write(_ERASE + line(account, rate_hz)[:WIDTH])
+        self._write(_ERASE + line(stats, rate_hz)[:WIDTH])
 
     def _make_way(self, record: logging.LogRecord) -> bool:
         self._write(_ERASE)
@@ -53,12 +53,12 @@ class StatusLine:
         self._out.flush()
 
 
-def line(account: Account, rate_hz: float) -> str:
+def line(stats: RunStats, rate_hz: float) -> str:
     """`running   30.0 Hz  queue ████░░░░░░ 22 of 50  round trip 312 ms  0 starved`."""
-    now, rows = account.now(), account.hello.actions_per_chunk
+    now, rows = stats.now(), stats.hello.actions_per_chunk
     level = int(now["queue_level"])
     full = min(round(level / rows * _BAR), _BAR)
     return (
         f"{now['state']:<9}{rate_hz:5.1f} Hz  queue {'█' * full}{'░' * (_BAR - full)} {level} of {rows}  "
-        f"round trip {now['round_trip_s'] * 1e3:.0f} ms  {account.loop.counters()['starved']} starved"
+        f"round trip {now['round_trip_s'] * 1e3:.0f} ms  {stats.loop.counters()['starved']} starved"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_runtime import flags, logs, systemd
-from edge_runtime.ending import at_end_of_stdin, heeding
+from edge_runtime.ending import at_end_of_stdin, handling_signals
 from edge_runtime.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def start(argv: list[str]) -> int:
             _finish(stop)
 
     level = logging.DEBUG if config.debug else logging.INFO
-    with logs.to_stderr(level), heeding(heed, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    with logs.to_stderr(level), handling_signals(heed, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if config.until_stdin_closes:
             at_end_of_stdin(lambda: _finish(stop))
 

@@ -29,8 +29,8 @@ from edge_runtime import flags
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
 from edge_runtime.config import StartConfig
 from edge_runtime.demo.comparison import mcnemar
-from edge_runtime.look import CameraView, Look
 from edge_runtime.observer import Observer
+from edge_runtime.sensors import CameraView, Sensors
 from edge_runtime.task import Task
 from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
@@ -221,7 +221,7 @@ def play(trial: Trial) -> Outcome:
     noise = np.random.default_rng([3, trial.seed])
     cameras = {name: Camera(view, noise) for name, view in loaded.views(clock).items()}
     observer = Observer(
-        Look(loaded.description, cameras, {}, False, 1.0, Task("")),
+        Sensors(loaded.description, cameras, {}, False, 1.0, Task("")),
         ring,
         server.send,
         on_lost=lambda: None,

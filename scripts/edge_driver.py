@@ -65,7 +65,7 @@ CAMERAS["recorded"] = "edge_driver:RecordedCamera"
 
 
 class Notes:
-    """An onlooker that takes over the loop's own trace before it is overwritten."""
+    """An listener that takes over the loop's own trace before it is overwritten."""
 
     def __init__(self) -> None:
         self.turns: list[diary.Turn] = []
@@ -73,13 +73,13 @@ class Notes:
         self._levels: dict[int, int] = {}
         self.began: tuple[diary.Usage, float] | None = None
 
-    def see(self, record: Any, account: Any) -> None:
+    def see(self, record: Any, stats: Any) -> None:
         self._levels[record.time_ns] = record.level
         if self.began is None and record.level > 0:
             self.began = diary.Usage.now(), time.monotonic()
             print("executing", flush=True)
         if record.sequence % COLLECT_EVERY == 0:
-            self.collect(account.loop)
+            self.collect(stats.loop)
 
     def collect(self, loop: Any) -> None:
         for tick in loop.recent_ticks():
@@ -102,10 +102,10 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     notes = Notes()
 
-    def tell(account: Any) -> None:
-        notes.collect(account.loop)
+    def tell(stats: Any) -> None:
+        notes.collect(stats.loop)
         usage, began_s = notes.began or (diary.Usage.now(), time.monotonic() - 1)
-        report = account.report()
+        report = stats.report()
         diary.write(
             Path(out),
             notes.turns,
@@ -121,7 +121,7 @@ def main(argv: list[str]) -> int:
     with watch_over(config) as supervisor:
         from edge_runtime.runtime import Runtime  # after the supervisor's fork, as in edge_runtime.cli
 
-        Runtime(config, supervisor, onlookers=[notes], tell=tell).run()
+        Runtime(config, supervisor, listeners=[notes], tell=tell).run()
     return 0
 
 

@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
             from edge_runtime.runtime import Runtime  # grpc: not before the supervisor
 
             watch = Watch()
-            runtime = Runtime(settings, supervisor, onlookers=[watch], tell=lambda account: None)
+            runtime = Runtime(settings, supervisor, listeners=[watch], tell=lambda stats: None)
             torment = Torment(config, stage, watch, BusJudge(settings.robot.max_speed, settings.fps))
             thread = threading.Thread(target=lambda: (torment.run(), runtime.stop()))
             thread.start()
@@ -110,7 +110,7 @@ class Torment:
         fault.end(self._stage)
         ended_s = time.monotonic()
         logging.info("soak: %s is over", fault.name)
-        one_inference_s = self._watch.account.observer.latency.quantile()
+        one_inference_s = self._watch.stats.observer.latency.quantile()
         recovered = self._wait(ended_s, fault.limit_s + one_inference_s)
         self._judge_bus()
         if recovered is None:
@@ -137,8 +137,8 @@ class Torment:
 
     def verdict(self) -> int:
         """The table, and 1 when a promise was broken."""
-        account = self._watch.account
-        assert account is not None
+        stats = self._watch.stats
+        assert stats is not None
         print(f"\r{'fault':<30}{'n':>4}{'recovery p50':>15}{'max':>9}{'limit':>22}")
         for name, tally in self._tallies.items():
             times = sorted(tally.recoveries_s)
@@ -147,17 +147,17 @@ class Torment:
                 print(f"{name:<30}{len(times):>4}{times[len(times) // 2]:>13.2f} s{times[-1]:>7.2f} s{limit:>22}")
             if tally.too_late:
                 self._broken.append(f"{name}: {tally.too_late} of {len(times)} recoveries took too long")
-        report = account.report()
-        self._check(report, account.loop.action_age().summary().max, account)
+        report = stats.report()
+        self._check(report, stats.loop.action_age().summary().max, stats)
         for line in self._broken:
             print(f"BROKEN: {line}")
         print("every promise kept" if not self._broken else f"{len(self._broken)} broken")
         return 1 if self._broken else 0
 
-    def _check(self, report: dict[str, Any], oldest_s: float, account: Any) -> None:
+    def _check(self, report: dict[str, Any], oldest_s: float, stats: Any) -> None:
         loop, late = report["loop"], report["lateness_s"]
         ours = sum(loop["missed_by_stage"][stage] for stage in ("pick", "guard", "other")) - loop["host_stalls"]
-        limit_s = account.config.max_action_age_s or account.hello.actions_per_chunk / account.config.fps + 1
+        limit_s = stats.config.max_action_age_s or stats.hello.actions_per_chunk / stats.config.fps + 1
         print(
             f"{report['duration_s']:.0f} s, {loop['ticks']} ticks, {len(report['faults'])} faults of the arm survived; "
             f"missed ticks: {ours} of our own making, {loop['missed_by_stage']['bus']} on the bus, "

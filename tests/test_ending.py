@@ -8,16 +8,16 @@ import subprocess
 import sys
 import threading
 
-from edge_runtime.ending import heeding
+from edge_runtime.ending import handling_signals
 
 IN_THE_LOCK = """
 import signal, threading
 from edge_runtime.config import NoRobotConfig, StartConfig
 from edge_runtime.runtime import Runtime
-from edge_runtime.ending import heeding
+from edge_runtime.ending import handling_signals
 
 runtime = Runtime(StartConfig(robot=NoRobotConfig()))
-with heeding(runtime._heed, signal.SIGTERM):
+with handling_signals(runtime._heed, signal.SIGTERM):
     with runtime._stop._cond:  # where the main thread is for a moment whenever it begins to wait
         signal.raise_signal(signal.SIGTERM)
     runtime._stop.wait()
@@ -39,7 +39,7 @@ def test_each_signal_is_acted_on_in_a_thread_in_the_order_of_arrival() -> None:
         if len(seen) == 2:
             both.set()
 
-    with heeding(act, signal.SIGHUP, signal.SIGUSR1):
+    with handling_signals(act, signal.SIGHUP, signal.SIGUSR1):
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGUSR1)
         assert both.wait(10)
@@ -49,7 +49,7 @@ def test_each_signal_is_acted_on_in_a_thread_in_the_order_of_arrival() -> None:
 def test_the_signals_are_as_before_after_it() -> None:
     files = len(os.listdir("/proc/self/fd"))
     before = signal.getsignal(signal.SIGUSR1)
-    with heeding(lambda number: None, signal.SIGUSR1):
+    with handling_signals(lambda number: None, signal.SIGUSR1):
         assert signal.getsignal(signal.SIGUSR1) is not before
     assert signal.getsignal(signal.SIGUSR1) is before
     assert signal.set_wakeup_fd(-1) == -1

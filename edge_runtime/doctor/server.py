@@ -29,9 +29,9 @@ from edge_runtime.errors import (
 from edge_runtime.extra_state import NamedVector, make_vector
 from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
-from edge_runtime.look import Look
 from edge_runtime.observer import Observer
 from edge_runtime.robots import Robot, make_robot
+from edge_runtime.sensors import Sensors
 from edge_runtime.stream import PolicyStream
 from edge_runtime.task import Task
 from edge_runtime.threshold import FixedThreshold
@@ -79,7 +79,7 @@ def meet(config: StartConfig, stack: ExitStack) -> Generator[Finding, None, Offe
 
 def compare(
     config: StartConfig, offer: Offer, robot: Robot | None, cameras: Mapping[str, Camera]
-) -> Generator[Finding, None, tuple[Hello, Look] | None]:
+) -> Generator[Finding, None, tuple[Hello, Sensors] | None]:
     """Do names, units, shapes and rates fit? Returns what the robot would say and look at; None if they do not.
 
     An arm that is not there, and those of the configuration's cameras, count as right: the rest is compared all the
@@ -104,17 +104,17 @@ def compare(
     parts += [name.removeprefix("observation.") for name in vectors]
     but = f", as far as can be told without {' and '.join(missing)}" if missing else ""
     yield SERVER.ok("fits", f"{', '.join(parts)}, {config.fps:g} Hz: names, units and shapes are the policy's{but}")
-    return hello, Look(
+    return hello, Sensors(
         policy, views, vectors, config.resize, config.max_frame_age_s, Task(config.task, config.task_file)
     )
 
 
-def converse(config: StartConfig, offer: Offer, robot: Robot, hello: Hello, look: Look) -> Finding:
+def converse(config: StartConfig, offer: Offer, robot: Robot, hello: Hello, sensors: Sensors) -> Finding:
     """The handshake and a few observations of what is there now; nothing moves."""
     stages = StageTimes((*STAGES, "round_trip"))
     rows = hello.actions_per_chunk
     listener = _Listener(
-        look,
+        sensors,
         ActionRing(2 * offer.policy.chunk_size, len(hello.joints)),
         offer.stream.send,
         on_lost=offer.stream.suspect,
@@ -145,8 +145,10 @@ def converse(config: StartConfig, offer: Offer, robot: Robot, hello: Hello, look
 class _Listener(Observer):
     """An observer that is waited for: `hear` returns once there was a welcome, or a chunk."""
 
-    def __init__(self, look: Look, ring: ActionRing, send: Callable[[Observation], bool], **settings: Any) -> None:
-        super().__init__(look, ring, send, **settings)
+    def __init__(
+        self, sensors: Sensors, ring: ActionRing, send: Callable[[Observation], bool], **settings: Any
+    ) -> None:
+        super().__init__(sensors, ring, send, **settings)
         self._heard: queue.SimpleQueue[EdgeRuntimeError | None] = queue.SimpleQueue()
 
     def connected(self, policy: Policy) -> None:

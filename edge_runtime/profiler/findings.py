@@ -81,7 +81,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Findings:
-    """`report` is the run's account; `levels` (seconds, rows) the queue at each timestep, from the first chunk on."""
+    """`report` is the run's stats; `levels` (seconds, rows) the queue at each timestep, from the first chunk on."""
 
     setting: Setting
     cold: Trip

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 import cv2
 
 from edge_runtime._realtime import Record
-from edge_runtime.account import Account
 from edge_runtime.cameras import Camera
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import StreamError
 from edge_runtime.profiler.findings import Findings, Picture, Setting
 from edge_runtime.profiler.stage_log import StageLog
+from edge_runtime.run_stats import RunStats
 from edge_runtime.runtime import Runtime
 from edge_runtime.supervisor.client import Supervisor
 from edge_runtime.timing import Histogram, bucket_floor
@@ -30,30 +30,30 @@ def profile(
 ) -> Findings:
     """Run as `config` says, until its end or `chunks` round trips. Raises what ended the run before that."""
     stages, levels = StageLog(), _Levels()
-    found: list[tuple[Account, list[Picture]]] = []
-    witness = _Witness(stages, chunks, lambda: runtime.stop())
+    found: list[tuple[RunStats, list[Picture]]] = []
+    progress = _Progress(stages, chunks, lambda: runtime.stop())
     runtime = Runtime(
         config,
         supervisor,
-        onlookers=(levels, witness),
+        listeners=(levels, progress),
         stages=stages,
-        tell=lambda account: found.append((account, witness.pictures)),
+        tell=lambda stats: found.append((stats, progress.pictures)),
         idle_gap_s=idle_gap_ms / 1e3,
     )
     runtime.run()
-    witness.end()
+    progress.end()
     if not found or len(stages.trips) < LEAST_TRIPS:
         raise StreamError(f"{len(stages.trips)} round trips are too few to judge by: let it run longer (duration_s)")
-    account, pictures = found[0]
+    stats, pictures = found[0]
     first = next((index for index, (_, level) in enumerate(levels.rows) if level), 0)
     return Findings(
-        setting=_setting(account, pictures, idle_gap_ms),
+        setting=_setting(stats, pictures, idle_gap_ms),
         cold=stages.trips[0],
         warm=stages.warm,
-        report=account.report(),
+        report=stats.report(),
         levels=levels.rows[first:],
-        lateness=_counts(account.loop.lateness()),
-        cost_s=stages.cost_s + witness.cost_s,
+        lateness=_counts(stats.loop.lateness()),
+        cost_s=stages.cost_s + progress.cost_s,
     )
 
 
@@ -63,11 +63,11 @@ class _Levels:
     def __init__(self) -> None:
         self.rows: list[tuple[float, int]] = []
 
-    def see(self, record: Record, account: Account) -> None:
-        self.rows.append((record.time_ns / 1e9 - account.started_s, record.level))
+    def see(self, record: Record, stats: RunStats) -> None:
+        self.rows.append((record.time_ns / 1e9 - stats.started_s, record.level))
 
 
-class _Witness:
+class _Progress:
     """Looks at every record: shows progress, ends the run when there is enough, and keeps a frame of each camera."""
 
     def __init__(self, stages: StageLog, chunks: int, stop: Callable[[], None]) -> None:
@@ -79,16 +79,16 @@ class _Witness:
         self.pictures: list[Picture] = []
         self.cost_s = 0.0
 
-    def see(self, record: Record, account: Account) -> None:
+    def see(self, record: Record, stats: RunStats) -> None:
         began_s = time.perf_counter()
-        if len(self.pictures) < len(account.hello.cameras):
-            self.pictures = _pictures(account.hello, account.cameras)
+        if len(self.pictures) < len(stats.hello.cameras):
+            self.pictures = _pictures(stats.hello, stats.cameras)
         if self._chunks and len(self._stages.trips) > self._chunks:  # one more: the cold one does not count
             self._stop()
         now_s = time.monotonic()
         if now_s >= self._say_at_s:
             self._say_at_s = now_s + SAY_EVERY_S[self._live]
-            self._say(now_s - account.started_s, record.level)
+            self._say(now_s - stats.started_s, record.level)
         self.cost_s += time.perf_counter() - began_s
 
     def _say(self, elapsed_s: float, level: int) -> None:
@@ -116,8 +116,8 @@ def _pictures(hello: messages.Hello, cameras: Mapping[str, Camera]) -> list[Pict
     return pictures
 
 
-def _setting(account: Account, pictures: list[Picture], idle_gap_ms: float) -> Setting:
-    config, hello = account.config, account.hello
+def _setting(stats: RunStats, pictures: list[Picture], idle_gap_ms: float) -> Setting:
+    config, hello = stats.config, stats.hello
     return Setting(
         server="its own" if config.bundle is not None else config.server_address,
         policy=hello.model,

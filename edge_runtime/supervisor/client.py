@@ -107,9 +107,9 @@ class Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
-        threading.Thread(target=self._mourn, args=(self._process,), name="supervisor", daemon=True).start()
+        threading.Thread(target=self._watch_exit, args=(self._process,), name="supervisor", daemon=True).start()
 
-    def _mourn(self, process: subprocess.Popen[bytes]) -> None:
+    def _watch_exit(self, process: subprocess.Popen[bytes]) -> None:
         """Say so when it ends before its time: the arm goes on, with nobody to stop it if we are killed."""
         code = process.wait()
         if self._watches and not self.has_acted:

@@ -37,7 +37,7 @@ log = logging.getLogger("edge_runtime.supervisor")
 
 
 @dataclass(frozen=True)
-class Ward:
+class StopOrder:
     """The arm to stop: how, and through which descriptor."""
 
     plan: StopPlan
@@ -77,20 +77,20 @@ def main(link_fd: int, page_fd: int) -> None:
 
 def watch(link: socket.socket, page: Page) -> None:
     """Until there is no runtime any more, or the arm has been stopped."""
-    ward: Ward | None = None
+    order: StopOrder | None = None
     while True:
-        if ward is not None and not is_ordered_before(link, page):
-            stop(ward, page, "no tick of the loop came in time")
+        if order is not None and not is_ordered_before(link, page):
+            stop(order, page, "no tick of the loop came in time")
             return
-        order, fds, _, _ = socket.recv_fds(link, LONGEST_ORDER, 1)
-        if not order:
-            if ward is not None:
-                free(ward.fd)
-                stop(ward, page, "the runtime is gone")
+        message, fds, _, _ = socket.recv_fds(link, LONGEST_ORDER, 1)
+        if not message:
+            if order is not None:
+                free(order.fd)
+                stop(order, page, "the runtime is gone")
             return
-        if ward is not None:
-            os.close(ward.fd)
-        ward = None if order == STAND_DOWN else Ward(StopPlan.decode(order), fds[0])
+        if order is not None:
+            os.close(order.fd)
+        order = None if message == STAND_DOWN else StopOrder(StopPlan.decode(message), fds[0])
         link.send(DONE)
 
 
@@ -110,14 +110,14 @@ def free(fd: int) -> None:
         fcntl.ioctl(fd, termios.TIOCNXCL)
 
 
-def stop(ward: Ward, page: Page, why: str) -> None:
+def stop(order: StopOrder, page: Page, why: str) -> None:
     """Take the arm from the loop and let it come to rest."""
     page.fence()
-    signal.setitimer(signal.ITIMER_REAL, ward.plan.within_s)  # then we end, whatever became of the servos
-    log.warning("%s: %s", why, ward.plan.policy)
+    signal.setitimer(signal.ITIMER_REAL, order.plan.within_s)  # then we end, whatever became of the servos
+    log.warning("%s: %s", why, order.plan.policy)
     try:
-        with Bus(InheritedPort(ward.fd), echo=ward.plan.echo) as bus:
-            carry_out(bus, ward.plan, threading.Event())
+        with Bus(InheritedPort(order.fd), echo=order.plan.echo) as bus:
+            carry_out(bus, order.plan, threading.Event())
     except DeviceError as error:
         log.error("stop policy: %s", error)
 

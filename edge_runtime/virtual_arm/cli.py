@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edge_runtime import flags
 from edge_runtime.checks import check_file_name, check_ranges
-from edge_runtime.ending import at_end_of_stdin, heeding
+from edge_runtime.ending import at_end_of_stdin, handling_signals
 from edge_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
     config = flags.parse(VirtualArmConfig, argv, prog="edge-runtime virtual-arm")
     _check_extra()
     ended = threading.Event()
-    with heeding(lambda number: ended.set(), signal.SIGTERM, signal.SIGINT), ExitStack() as stack:
+    with handling_signals(lambda number: ended.set(), signal.SIGTERM, signal.SIGINT), ExitStack() as stack:
         print(json.dumps(_open(config, stack)), flush=True)
         if config.until_stdin_closes:
             at_end_of_stdin(ended.set)

@@ -19,7 +19,7 @@ _DECIDES = (  # what a result depends on, beside the policy
     "cython_ext/port.pxi",
     "cython_ext/ring.pxi",
     "edge_runtime/aggregation.py",
-    "edge_runtime/look.py",
+    "edge_runtime/sensors.py",
     "edge_runtime/observer.py",
     "edge_runtime/threshold.py",
     "edge_runtime/timing.py",

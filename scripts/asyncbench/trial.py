@@ -17,8 +17,8 @@ from asyncbench.server import Clock, Server
 from asyncbench.witness import Witness
 from asyncbench.world import World
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
-from edge_runtime.look import Look
 from edge_runtime.observer import Observer
+from edge_runtime.sensors import Sensors
 from edge_runtime.task import Task
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.virtual_arm.episode import MAX_TICKS
@@ -56,7 +56,7 @@ class Trial:
         latency = _measured(cell.link, seed)
         threshold = method.ask_at(cell.actions, cell.threshold, latency)
         self._observer = Observer(
-            Look(policy.description, policy.views(self._clock), policy.vectors, False, MAX_FRAME_AGE_S, Task("")),
+            Sensors(policy.description, policy.views(self._clock), policy.vectors, False, MAX_FRAME_AGE_S, Task("")),
             self._ring,
             self._server.send,
             on_lost=lambda: None,

@@ -7,34 +7,34 @@ import time
 from typing import Any
 
 from edge_runtime._realtime import Record
-from edge_runtime.account import Account
+from edge_runtime.run_stats import RunStats
 from edge_runtime.virtual_arm.calibration import CALIBRATION
 
 TICKS_PER_UNIT = dict.fromkeys(range(1, 6), 4095 / 360) | {6: (3186 - 1934) / 100}
 
 
 class Watch:
-    """An onlooker: knows the account, and when the arm last had nothing to execute."""
+    """An listener: knows the stats, and when the arm last had nothing to execute."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
-        self.account: Account | None = None
+        self.stats: RunStats | None = None
         self._idle_s = 0.0
 
-    def see(self, record: Record, account: Account) -> None:
+    def see(self, record: Record, stats: RunStats) -> None:
         if record.level == 0:
             self._idle_s = record.time_ns / 1e9
-        self.account = account
-        if account.state.current == "running":
+        self.stats = stats
+        if stats.state.current == "running":
             self.begun.set()
 
     def idle_until_s(self) -> float:
         """Monotonic: since then it has been running, with a stream and rows to execute; now if it is not."""
-        assert self.account is not None
-        state = self.account.state
+        assert self.stats is not None
+        state = self.stats.state
         if state.current != "running":
             return time.monotonic()
-        return max(self._idle_s, state.changes[-1][0] + self.account.started_s)
+        return max(self._idle_s, state.changes[-1][0] + self.stats.started_s)
 
 
 class BusJudge:

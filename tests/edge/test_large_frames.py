@@ -82,5 +82,5 @@ def resize_in_a_graph(pixels: Pixels, height: int, width: int) -> Pixels:
 def test_resizing_on_the_robot_is_within_two_levels_of_the_graph() -> None:
     for height, width in ((96, 96), (224, 224), (480, 640)):
         pixels = picture(720, 1280)
-        ours = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_LINEAR)  # as observer.Look does
+        ours = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_LINEAR)  # as observer.Sensors does
         assert np.abs(ours.astype(np.float32) - resize_in_a_graph(pixels, height, width)).max() <= 2

@@ -11,8 +11,8 @@ import pytest
 
 from edge_runtime._realtime import ActionRing
 from edge_runtime.errors import ConfigError, DeviceError, ProtocolError, StreamError
-from edge_runtime.look import Look
 from edge_runtime.observer import FAILURES_IN_A_ROW, Observer
+from edge_runtime.sensors import Sensors
 from edge_runtime.task import Task
 from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
@@ -68,7 +68,7 @@ class Bench:
 
     threshold: int | Threshold = 5
     rows: int = 10
-    look: Look = field(default_factory=lambda: Look(POLICY, {}, {}, False, 0.5, Task("")))
+    sensors: Sensors = field(default_factory=lambda: Sensors(POLICY, {}, {}, False, 0.5, Task("")))
     now_ns: int = 1_000_000_000
     link_up: bool = True
     sent: list[Observation] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Bench:
         self.ring = ActionRing(2 * self.rows, 2)
         self.stages = StageTimes((*STAGES, "round_trip"))
         self.observer = Observer(
-            self.look,
+            self.sensors,
             self.ring,
             self._send,
             on_lost=self._on_lost,
@@ -90,7 +90,7 @@ class Bench:
             rows=self.rows,
             clock_ns=lambda: self.now_ns,
         )
-        self.observer.connected(self.look.policy)
+        self.observer.connected(self.sensors.policy)
 
     def _send(self, observation: Observation) -> bool:
         if self.link_up:
@@ -371,8 +371,8 @@ SEEING = replace(
 def test_frames_and_numbers_go_where_their_names_say() -> None:
     pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     camera, numbers = StillCamera(Frame(pixels, 1_000_000_000)), Numbers([1.0, 2.0])
-    look = Look(SEEING, {"static": camera}, {NUMBERS: numbers}, False, 0.5, Task("pick it up"))
-    bench = Bench(look=look)
+    sensors = Sensors(SEEING, {"static": camera}, {NUMBERS: numbers}, False, 0.5, Task("pick it up"))
+    bench = Bench(sensors=sensors)
     bench.tick()
     observation = bench.sent[0]
     assert bytes(observation.frames[0].data) == pixels.tobytes()
@@ -383,7 +383,7 @@ def test_frames_and_numbers_go_where_their_names_say() -> None:
 def test_a_frame_that_is_too_old_is_not_sent_until_it_is_new_again() -> None:
     camera = StillCamera(Frame(np.zeros((4, 6, 3), np.uint8), 1_000_000_000))
     numbers = Numbers([1.0, 2.0])
-    bench = Bench(look=Look(SEEING, {"static": camera}, {NUMBERS: numbers}, False, 0.5, Task("")))
+    bench = Bench(sensors=Sensors(SEEING, {"static": camera}, {NUMBERS: numbers}, False, 0.5, Task("")))
     bench.now_ns += 600_000_000
     bench.tick()
     assert bench.sent == []
@@ -396,7 +396,7 @@ def test_a_frame_that_is_too_old_is_not_sent_until_it_is_new_again() -> None:
 def test_numbers_that_cannot_be_read_pause_the_observations() -> None:
     camera = StillCamera(Frame(np.zeros((4, 6, 3), np.uint8), 1_000_000_000))
     numbers = Numbers([1.0, 2.0], broken=True)
-    bench = Bench(look=Look(SEEING, {"static": camera}, {NUMBERS: numbers}, False, 0.5, Task("")))
+    bench = Bench(sensors=Sensors(SEEING, {"static": camera}, {NUMBERS: numbers}, False, 0.5, Task("")))
     bench.tick()
     assert bench.sent == []
     numbers.broken = False
@@ -407,7 +407,7 @@ def test_numbers_that_cannot_be_read_pause_the_observations() -> None:
 def test_resize_gives_the_shape_that_the_policy_takes() -> None:
     camera = StillCamera(Frame(np.full((8, 12, 3), 77, np.uint8), 1_000_000_000))
     numbers = Numbers([1.0, 2.0])
-    bench = Bench(look=Look(SEEING, {"static": camera}, {NUMBERS: numbers}, True, 0.5, Task("")))
+    bench = Bench(sensors=Sensors(SEEING, {"static": camera}, {NUMBERS: numbers}, True, 0.5, Task("")))
     bench.tick()
     frame = bench.sent[0].frames[0]
     assert (frame.height, frame.width, len(frame.data)) == (4, 6, 4 * 6 * 3)
@@ -442,7 +442,7 @@ def replace_time(frame: Frame | None, time_ns: int) -> Frame:
 def test_the_task_of_a_file_may_change_while_the_robot_works(tmp_path: Path) -> None:
     file = tmp_path / "task"
     file.write_text("pick up the cube\nnot this\n")
-    bench = Bench(look=Look(POLICY, {}, {}, False, 0.5, Task("", file)))
+    bench = Bench(sensors=Sensors(POLICY, {}, {}, False, 0.5, Task("", file)))
     bench.tick()
     bench.answer()
     file.write_text("put it down\n")
@@ -451,6 +451,6 @@ def test_the_task_of_a_file_may_change_while_the_robot_works(tmp_path: Path) -> 
         bench.tick()
     assert [observation.task for observation in bench.sent] == ["pick up the cube", "put it down"]
     file.unlink()
-    assert bench.look.task.text() == "put it down"
+    assert bench.sensors.task.text() == "put it down"
     with pytest.raises(ConfigError, match="task_file"):
         Task("", file)

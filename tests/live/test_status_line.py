@@ -16,8 +16,8 @@ ERASE = "\r\x1b[K"
 
 
 @dataclass
-class Account:
-    """As much of a run's account as the line asks for."""
+class RunStats:
+    """As much of a run's stats as the line asks for."""
 
     level: int = 22
     ticks: int = 0
@@ -31,17 +31,17 @@ class Account:
         return {"state": "running", "queue_level": self.level, "round_trip_s": 0.312}
 
 
-def drive(line: StatusLine, account: Account, ticks: int, hz: float = 30.0) -> None:
+def drive(line: StatusLine, stats: RunStats, ticks: int, hz: float = 30.0) -> None:
     for _ in range(ticks):
-        account.ticks += 1
-        record: Any = SimpleNamespace(time_ns=int(1e9 + account.ticks / hz * 1e9))
-        line.see(record, account)  # type: ignore[arg-type]
+        stats.ticks += 1
+        record: Any = SimpleNamespace(time_ns=int(1e9 + stats.ticks / hz * 1e9))
+        line.see(record, stats)  # type: ignore[arg-type]
 
 
 def test_it_says_state_rate_queue_and_round_trip_four_times_a_second() -> None:
-    out, account = io.StringIO(), Account()
+    out, stats = io.StringIO(), RunStats()
     with StatusLine(out) as line:
-        drive(line, account, 90)
+        drive(line, stats, 90)
     drawn = [text for text in out.getvalue().split(ERASE) if text]
     assert 10 <= len(drawn) <= 13
     assert drawn[-1] == "running   30.0 Hz  queue ████░░░░░░ 22 of 50  round trip 312 ms  3 starved"
@@ -51,20 +51,20 @@ def test_it_says_state_rate_queue_and_round_trip_four_times_a_second() -> None:
 
 @pytest.mark.parametrize("level", [0, 50, 100])
 def test_any_level_can_be_drawn(level: int) -> None:
-    out, account = io.StringIO(), Account(level=level)
+    out, stats = io.StringIO(), RunStats(level=level)
     with StatusLine(out) as line:
-        drive(line, account, 30)
+        drive(line, stats, 30)
     assert f" {level} of 50" in out.getvalue()
 
 
 def test_a_log_line_starts_on_a_line_of_its_own() -> None:
-    out, account = io.StringIO(), Account()
+    out, stats = io.StringIO(), RunStats()
     handler = logging.StreamHandler(out)
     root = logging.getLogger()
     root.addHandler(handler)
     try:
         with StatusLine(out) as line:
-            drive(line, account, 30)
+            drive(line, stats, 30)
             logging.getLogger("somebody").warning("the ring ran dry")
             assert out.getvalue().endswith(f"{ERASE}the ring ran dry\n")
         assert handler.filters == []

@@ -19,8 +19,8 @@ import numpy as np
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
 from edge_runtime.access import Access
 from edge_runtime.config import TlsConfig
-from edge_runtime.look import Look
 from edge_runtime.observer import Observer
+from edge_runtime.sensors import Sensors
 from edge_runtime.stream import PolicyStream
 from edge_runtime.task import Task
 from edge_runtime.threshold import FixedThreshold
@@ -84,7 +84,7 @@ def run(access: Access) -> dict[str, float]:
     ring = ActionRing(2 * policy.chunk_size, len(policy.joints))
     stages = StageTimes((*STAGES, "round_trip"))
     observer = Observer(
-        Look(
+        Sensors(
             policy,
             {camera.name: Camera(camera.height, camera.width) for camera in policy.cameras},
             {vector.name: Numbers(np.zeros(vector.dimension, np.float32)) for vector in policy.extra_state},

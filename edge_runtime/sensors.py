@@ -1,4 +1,4 @@
-"""One look at the world: the newest frame of each camera, and what else the policy is told besides the joints."""
+"""What an observation is made of besides the joints: the newest frame of each camera, and named numbers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class CameraFrame(Protocol):
     def time_ns(self) -> int: ...
 
 
-class Vector(Protocol):
-    def read(self) -> Floats: ...
+class VectorSource(Protocol):
+    def read(self) -> Floats:
+        """(dimension,) float32. Raises DeviceError."""
 
 
 class CannotSee(Exception):
@@ -40,12 +41,12 @@ class CannotSee(Exception):
 
 
 @dataclass(frozen=True)
-class Look:
-    """What an observation is made of: cameras and vectors by the policy's names, and how frames are fitted."""
+class Sensors:
+    """Cameras and vectors by the policy's names, the task, and how frames are fitted."""
 
     policy: Policy
     cameras: Mapping[str, CameraView]
-    vectors: Mapping[str, Vector]
+    vectors: Mapping[str, VectorSource]
     resize: bool
     max_frame_age_s: float
     task: Task

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from edge_runtime._realtime import ActuatorLoop, Record
 from edge_runtime.cameras import Camera
-from edge_runtime.chronicle import Chronicle
 from edge_runtime.config import StartConfig
+from edge_runtime.fault_reporter import FaultReporter
 from edge_runtime.observer import Observer
 from edge_runtime.robots import Robot
 from edge_runtime.state import RuntimeState
@@ -20,14 +20,14 @@ from edge_runtime.timing import StageTimes
 from edge_runtime.wire.messages import Hello
 
 
-class Onlooker(Protocol):
+class RecordListener(Protocol):
     """Is shown each record of the running loop, in the observer's thread, before the observer looks."""
 
-    def see(self, record: Record, account: Account) -> None: ...
+    def see(self, record: Record, stats: RunStats) -> None: ...
 
 
 @dataclass
-class Account:
+class RunStats:
     """The parts of a run that count something; asking costs nothing in the loop and may be done from any thread."""
 
     config: StartConfig
@@ -37,7 +37,7 @@ class Account:
     loop: ActuatorLoop
     observer: Observer
     stream: PolicyStream
-    chronicle: Chronicle
+    reporter: FaultReporter
     state: RuntimeState
     stages: StageTimes
     started_s: float  # monotonic
@@ -85,7 +85,7 @@ class Account:
             "bus_time_s": loop.bus_time().summary().as_dict(),
             "bus": self.robot.report(),
             "states": self.state.changes,
-            "faults": self.chronicle.faults,
+            "faults": self.reporter.faults,
             "episodes": self.episodes,
             "error": self.error,
         }

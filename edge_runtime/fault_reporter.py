@@ -18,8 +18,8 @@ from edge_runtime.state import RuntimeState
 log = logging.getLogger(__name__)
 
 
-class Chronicle:
-    """The arm's witness. `faults` lists them for the summary: time since the start, sentence, file.
+class FaultReporter:
+    """The arm's listener. `faults` lists them for the summary: time since the start, sentence, file.
 
     `rests_within_s` is how long the stop policy may take.
     """
