@@ -42,16 +42,6 @@ class LatestSlot(Generic[T]):
             item, self._item = self._item, None
             return item
 
-    def peek(self) -> T | None:
-        """The newest item, left where it is."""
-        with self._ready:
-            return self._item
-
-    def clear(self) -> None:
-        """Forget the item and the order: what comes next starts anew."""
-        with self._ready:
-            self._item, self._order = None, 0
-
     def close(self) -> None:
         """Wake every waiter with Closed; closing twice is harmless."""
         with self._ready:

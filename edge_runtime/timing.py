@@ -18,7 +18,7 @@ STAGES = (
     "infer",  # the engine
     "inject",  # a delay that was asked for
     "finish",  # un-normalise, encode
-    "network",  # half the words' time on the wire, both ways: an empty ping on the same stream
+    "network",  # there and back, of an empty ping on the same stream
     "merge",  # chunk -> ring
     "actuate",  # merge to the first tick that executes from it
 )

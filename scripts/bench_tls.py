@@ -31,8 +31,9 @@ sys.path.insert(0, str(ROOT))
 from edge_runtime import flags  # noqa: E402
 from edge_runtime.access import Access  # noqa: E402
 from edge_runtime.config import TlsConfig  # noqa: E402
+from edge_runtime.connection import ACT  # noqa: E402
 from edge_runtime.demo.processes import Process  # noqa: E402
-from edge_runtime.stream import ACT, PolicyStream  # noqa: E402
+from edge_runtime.stream import PolicyStream  # noqa: E402
 from edge_runtime.wire import codec  # noqa: E402
 from edge_runtime.wire.messages import Frame, Hello, Observation, Ping, Pixels, Policy  # noqa: E402
 from policy_server import certificates  # noqa: E402

@@ -110,11 +110,6 @@ class ObservationAssembler:
         self._unfinished: _Unfinished | None = None
 
     @property
-    def unfinished_s(self) -> float:
-        """How long the observation that is under way has been so; 0 when there is none."""
-        return self._clock() - self._unfinished.since if self._unfinished else 0.0
-
-    @property
     def unfinished(self) -> int | None:
         """The observation that is under way."""
         return self._unfinished.header.id if self._unfinished else None

@@ -264,12 +264,10 @@ def test_receive_time_runs_from_the_header_to_the_last_piece() -> None:
     assert assembler.feed(header) is None
     now[0] = 10.25
     assert assembler.feed(first) is None
-    assert assembler.unfinished_s == 0.25
     now[0] = 10.5
     answer = assembler.feed(last)
     assert answer is not None
     assert answer[1] == 0.5
-    assert assembler.unfinished_s == 0.0
 
 
 def test_observation_without_cameras_is_whole_with_its_header() -> None:
