@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -15,12 +15,12 @@ from edge_runtime import aggregation, fault_record, output, summary
 from edge_runtime._realtime import ActionRing, ActuatorLoop
 from edge_runtime.access import Access
 from edge_runtime.arm import Arm, check_processors
-from edge_runtime.cameras import make_camera
+from edge_runtime.cameras import Camera, make_camera
 from edge_runtime.config import StartConfig
 from edge_runtime.ending import handling_signals
 from edge_runtime.episodes import Episodes, EpisodeSeries
 from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
-from edge_runtime.extra_state import make_vector
+from edge_runtime.extra_state import NamedVector, make_vector
 from edge_runtime.fault_reporter import FaultReporter
 from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
@@ -69,6 +69,18 @@ def _ends() -> list[int]:
     """The signals that stop a run: SIGHUP, of a terminal that is closed, unless it was told to outlive it (nohup)."""
     hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGTERM, signal.SIGINT, *hang_up]
+
+
+@dataclass(frozen=True)
+class _Met:
+    """Devices that are open, and the policy that they are for; cameras and vectors by its names."""
+
+    robot: Robot
+    cameras: Mapping[str, Camera]
+    vectors: Mapping[str, NamedVector]
+    task: Task
+    stream: PolicyStream
+    policy: messages.Policy
 
 
 @dataclass(frozen=True)
@@ -125,8 +137,9 @@ class Runtime:
         with handling_signals(self._heed, *_ends()):
             try:
                 with ExitStack() as stack:
-                    parts = self._build(stack)
-                    if parts is not None:
+                    met = self._meet(stack)
+                    if met is not None:
+                        parts = self._assemble(met, stack)
                         self._drive(parts, stack)
                     if self._server is not None and self._server.failed:
                         raise self._server.failure()
@@ -152,8 +165,8 @@ class Runtime:
 
     # -- building ---------------------------------------------------------------------------------------------------
 
-    def _build(self, stack: ExitStack) -> _Parts | None:
-        """Open the devices, meet the server, compare; no torque yet. None when stopped in the meantime."""
+    def _meet(self, stack: ExitStack) -> _Met | None:
+        """Open the devices and ask the server what it offers. None when stopped in the meantime."""
         config = self._config
         aggregation.for_policy(config.aggregate_fn_name, 0.0)  # what is wrong is told before anything is opened
         task = Task(config.task, config.task_file)
@@ -192,19 +205,29 @@ class Runtime:
         if description is None:
             return None
         policy = choose(description, config.model)
-        views = {config.rename_map.get(name, name): camera for name, camera in cameras.items()}
         used = {vector.name for vector in policy.extra_state}
         for name in sorted(vectors.keys() - used):
             log.warning("%s is not used by policy %s", name, policy.name)
-        vectors = {name: vector for name, vector in vectors.items() if name in used}
-        hello = introduce(config, policy, robot, views, vectors)
+        return _Met(
+            robot=robot,
+            cameras={config.rename_map.get(name, name): camera for name, camera in cameras.items()},
+            vectors={name: vector for name, vector in vectors.items() if name in used},
+            task=task,
+            stream=stream,
+            policy=policy,
+        )
+
+    def _assemble(self, met: _Met, stack: ExitStack) -> _Parts:
+        """Compare robot and policy, and build what the run needs; no torque yet."""
+        config, robot, stream, policy = self._config, met.robot, met.stream, met.policy
+        hello = introduce(config, policy, robot, met.cameras, met.vectors)
         rows = hello.actions_per_chunk
         aggregate = aggregation.for_policy(config.aggregate_fn_name, policy.temporal_ensemble_coeff)
         max_age_s = config.max_action_age_s or policy.chunk_size / config.fps + LATE_BY_S
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
         latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
         observer = Observer(
-            Sensors(policy, views, vectors, config.resize, config.max_frame_age_s, task),
+            Sensors(policy, met.cameras, met.vectors, config.resize, config.max_frame_age_s, met.task),
             ring,
             stream.send,
             on_lost=stream.suspect,
@@ -237,7 +260,17 @@ class Runtime:
             cpus=config.cpu_affinity,
         )
         stats = RunStats(
-            config, hello, views, robot, loop, observer, stream, reporter, self._state, self._stages, self._started_s
+            config,
+            hello,
+            met.cameras,
+            robot,
+            loop,
+            observer,
+            stream,
+            reporter,
+            self._state,
+            self._stages,
+            self._started_s,
         )
         if config.metrics_port is not None:
             from edge_runtime.exposition import Exposition  # prometheus-client: only for who asks for it

@@ -165,6 +165,7 @@ def test_a_log_that_nobody_reads_keeps_no_signal_from_the_arm(rig: Bench, clogge
 
 
 def test_a_log_that_nobody_reads_keeps_no_supervisor_from_the_arm(rig: Bench, clogged: subprocess.Popen[bytes]) -> None:
+    rig.log.clear()
     clogged.kill()
     rig.log.wait_for(lambda entry: writes(entry, "Torque_Enable", 0), 10)
     assert rig.torque == [0] * 6
