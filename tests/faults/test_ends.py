@@ -105,6 +105,7 @@ def test_a_signal_stops_the_arm_while_the_scene_is_still_waited_for(rig: Bench) 
         with rig.start("--episodes=1", f"--reset_url={url}") as edge:
             asked, _ = judge.accept()
             rig.log.wait_for(lambda entry: writes(entry, "Torque_Enable", 1), 10)
+            rig.log.clear()
             edge.process.send_signal(signal.SIGTERM)
             rig.log.wait_for(lambda entry: writes(entry, "Torque_Enable", 0), 10)
             asked.close()
