@@ -125,14 +125,14 @@ def test_what_did_not_arrive_is_written_again(patient: Bus, arm: VirtualBus) -> 
     arm.inject({"fault": "deaf", "ids": [2, 5], "count": 2})
     patient.establish("Torque_Enable", dict.fromkeys(IDS, 1))
     assert [list(entry.values) for entry in arm.log.writes("Torque_Enable")] == [[1, 2, 3, 4, 5, 6], [2, 5]]
-    assert all(servo.get("Torque_Enable") for servo in arm.servos.values())
+    assert all(arm.values("Torque_Enable"))
 
 
 def test_what_cannot_be_set_is_named_and_the_rest_is_set(bus: Bus, arm: VirtualBus) -> None:
     arm.inject({"fault": "silent", "ids": [3]})
     with pytest.raises(BusError, match=r"Torque_Limit could not be set: elbow_flex \(id 3\) did not confirm"):
         bus.establish("Torque_Limit", dict.fromkeys(IDS, 400))
-    assert {servo.get("Torque_Limit") for servo in arm.servos.values()} == {400}
+    assert set(arm.values("Torque_Limit")) == {400}
     arm.inject({"fault": "clear"})
     arm.inject({"fault": "deaf", "ids": [3], "rate": 0.0})
     with pytest.raises(BusError, match="servo 4 has 777, not 1"):

@@ -91,6 +91,11 @@ class VirtualBus:
             self._advance()
             return np.array([each.shaft for each in self.servos.values()])
 
+    def values(self, register: str) -> list[int]:
+        """What `register` of each servo holds, all that was asked so far being done."""
+        with self._lock:
+            return [servo.get(register) for servo in self.servos.values()]
+
     def place(self, ticks: Sequence[float] | Ticks) -> None:
         """Put the shafts at `ticks` (6,), at rest, and make that the goals; the plant is the caller's to place."""
         with self._lock:

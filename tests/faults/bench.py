@@ -113,7 +113,7 @@ class ArmBench:
 
     @property
     def torque(self) -> list[int]:
-        return [servo.get("Torque_Enable") for servo in self.bus.servos.values()]
+        return self.bus.values("Torque_Enable")
 
     def assert_safe_start(self, since_s: float) -> None:
         """Since then: present position read, made the goal, torque on; and from there on steps that are allowed."""

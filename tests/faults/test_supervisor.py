@@ -69,7 +69,7 @@ def hang(arm: VirtualBus, supervisor: Supervisor) -> None:
 
 
 def torque(arm: VirtualBus) -> set[int]:
-    return {servo.get("Torque_Enable") for servo in arm.servos.values()}
+    return set(arm.values("Torque_Enable"))
 
 
 def is_ramp(entry: Entry) -> bool:
