@@ -8,6 +8,7 @@ choices is used, and `schema` says what each field takes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import inspect
 import signal
@@ -51,6 +52,8 @@ def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: st
     except Exception as error:  # the last door: whatever is not ours is an internal error
         if isinstance(error, PermissionError) and error.filename:  # a folder on the way to a file that a user names
             error = AccessError(f"{error.filename}: this user may not look there")
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            error = ConfigError(f"{schema.shown(str(error.filename))} is longer than the name of a file may be")
         if isinstance(error.__cause__, BrokenPipeError) and isinstance(error, OutputError):  # `| head` has seen enough
             return 128 + signal.SIGPIPE
         ours = isinstance(error, EdgeRuntimeError)

@@ -243,6 +243,31 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+LONG = [
+    ("edge-runtime start", "--summary={path}", *NOBODY),
+    ("edge-runtime start", "--bundle={path}", *NOBODY),
+    ("edge-runtime start", "--robot.calibration_dir={path}", *FLAGS[START, "robot.calibration_dir"]),
+    ("edge-runtime profile", "--json={path}", *NOBODY),
+    ("edge-runtime service", "--root={path}", "status"),
+    ("edge-runtime virtual-arm", "--link={path}", "--http_port=0", "--cameras=[]"),
+    ("policy-server start", "{path}"),
+    ("policy-server start", "--model_dir={path}"),
+    ("policy-server start", "--admin_socket={path}", "act_so101_pick_place", "--listen=127.0.0.1:0"),
+    ("policy-server make-certs", "{path}"),
+    ("policy-server models", "--admin_socket={path}", "list"),
+    ("export-onnx", "--check={path}"),
+]
+
+
+@pytest.mark.parametrize("case", LONG, ids=" ".join)
+@pytest.mark.parametrize("name", ["x" * 256, "/".join(["x" * 200] * 21)], ids=["name", "path"])
+def test_a_name_that_is_too_long(answer: Answer, tmp_path: Path, case: tuple[str, ...], name: str) -> None:
+    word, flag, *before = case
+    code, said = answer(word, *before, flag.format(path=f"{tmp_path}/{name}"))
+    assert said.lower().endswith(("is longer than the name of a file may be", "file name too long"))
+    assert code in (65, 73, 78)
+
+
 def test_devices_and_pipes_that_somebody_reads_may_be_written() -> None:
     ends = os.pipe()
     try:
