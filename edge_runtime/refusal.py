@@ -91,7 +91,7 @@ def _what_it_speaks(plain: socket.socket) -> str:
     said = plain.recv(16)
     if not said:
         return "closes the connection"
-    if said.startswith(b"HTTP/"):
+    if said.startswith((b"HTTP/", b"<")):  # Python's own server, so the virtual arm's, answers by the page alone
         return "is a web server, not a policy server"
     if len(said) < 4 or said[3] in _FRAMES:
         return "does not answer"  # in HTTP/2, then: it is busy, or still starting

@@ -81,6 +81,7 @@ def test_silent_after_accepting(start: Callable[..., tuple[int, str]]) -> None:
 
 SAYS = {
     "a web server": (b"HTTP/1.1 400 Bad Request\r\n\r\n", 69, "is a web server, not a policy server"),
+    "the virtual arm": (b"<!DOCTYPE HTML>\n", 69, "is a web server, not a policy server"),
     "something else": (b"SSH-2.0-OpenSSH_9.2\r\n", 69, "is not a policy server: it does not speak HTTP/2"),
     "nothing": (b"", 69, "closes the connection"),
     "half a word": (b"\0", 69, "does not answer"),
