@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import threading
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 RESET_S = 30.0
 ASK_S = 2.0
 POLL_S = 0.05
+_MOST_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,19 @@ class Episodes:
         while not stop.wait(POLL_S):
             report = self._ask("GET", ASK_S)
             if report.get("done"):
-                return Outcome(
-                    seed=int(report["seed"]),
-                    success=bool(report.get("success")),
-                    lifted=bool(report.get("lifted")),
-                    time_s=float(report.get("time_s", 0.0)),
-                )
+                return self._outcome(report)
         return None
+
+    def _outcome(self, report: dict[str, Any]) -> Outcome:
+        try:
+            return Outcome(
+                seed=int(report["seed"]),
+                success=bool(report.get("success")),
+                lifted=bool(report.get("lifted")),
+                time_s=float(report.get("time_s", 0.0)),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DeviceError(f"reset_url: GET {self._url} answers no outcome with seed and time_s") from error
 
     def _ask(self, method: str, timeout_s: float, body: bytes | None = None) -> dict[str, Any]:
         request = urllib.request.Request(
@@ -64,8 +72,8 @@ class Episodes:
         )
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as response:
-                report = json.load(response)
-        except (OSError, ValueError) as error:
+                report = json.loads(response.read(_MOST_BYTES))
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise DeviceError(f"reset_url: {method} {self._url} failed: {error}") from error
         if not isinstance(report, dict):
             raise DeviceError(f"reset_url: {method} {self._url} answered no JSON object")

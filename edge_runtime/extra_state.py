@@ -75,7 +75,7 @@ class HttpVector:
             data = json.loads(body)
             values = data["values"] if isinstance(data, dict) else data
             vector = np.array(values, np.float32)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DeviceError(f"extra_state.{self.name}: {self.url} answers no list of numbers") from error
         if vector.ndim != 1 or not all(map(math.isfinite, vector)):
             raise DeviceError(f"extra_state.{self.name}: {self.url} answers no list of finite numbers")

@@ -82,6 +82,10 @@ def test_a_connection_that_was_closed_is_made_again() -> None:
         (saying(b"[1, 2"), "answers no list of numbers"),
         (saying(b"[1, NaN]"), "answers no list of finite numbers"),
         (saying(b"[[1]]"), "answers no list of finite numbers"),
+        (saying(b"[1" + b"0" * 400 + b"]"), "answers no list of numbers"),
+        (saying(b"[" * 50_000), "answers no list of numbers"),
+        (saying(b'{"values": {"a": 1}}'), "answers no list of numbers"),
+        (saying(b'["a"]'), "answers no list of numbers"),
         (saying(b"gone", 404), "answers 404 Not Found"),
     ],
 )
