@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from edge_runtime.errors import OutputError
 from edge_runtime.fault_record import FaultRecord
 
 LAST_TICKS = 12
+WIDTH = 100
 SHORT = 5  # ticks in a run
 
 
@@ -46,7 +48,7 @@ def text(record: FaultRecord) -> str:
     ]
     if record.ticks:
         lines += ["", f"{len(record.ticks)} ticks at {record.control_hz:g} Hz, seconds before the last:"]
-        lines += [f"  {line}" for line in _spans(record)]
+        lines += [textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent=" " * 34) for line in _spans(record)]
         lines += ["", *_last(record)]
     return "\n".join(lines)
 
