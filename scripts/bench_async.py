@@ -33,14 +33,14 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-async-") as work:
         screen = Screen(config.episodes)
         runs = Comparison(
-            policy, config.episodes, config.first_seed, config.latency_ms, config.chunk_size_threshold, Path(work)
+            policy, config.episodes, config.first_seed, config.latency_ms, config.thresholds, Path(work)
         ).run(screen)
         screen.end()
     print(table(runs))
     verdict = Verdict.of(runs)
     print(
         f"policy {policy}, {config.episodes} seeds from {config.first_seed}, {config.latency_ms:g} ms injected, "
-        f"g = {config.chunk_size_threshold:g}: speed-up {verdict.speed_up:.2f}, "
+        f"g = {config.chunk_size_threshold:g}, {config.taken} actions in sequence: speed-up {verdict.speed_up:.2f}, "
         f"McNemar p = {verdict.p_value:.3f} (success lower beyond chance below 0.05), "
         f"starved after the first chunk {runs['async'].starved}"
     )

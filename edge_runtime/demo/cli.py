@@ -61,6 +61,11 @@ class DemoConfig:
         """Actions of a chunk that sequential executes."""
         return self.sequential_actions or CHUNK - self.left
 
+    @property
+    def thresholds(self) -> dict[Mode, float]:
+        """The part of a chunk that each mode leaves when it asks."""
+        return {"sequential": 1 - self.taken / CHUNK, "async": self.chunk_size_threshold}
+
 
 def main(argv: list[str]) -> int:
     config = flags.parse(DemoConfig, argv, prog="edge-runtime demo")
@@ -70,11 +75,9 @@ def main(argv: list[str]) -> int:
     output.make_folder(folder, "output")
     print(introduction(config, policy), flush=True)
     with tempfile.TemporaryDirectory(prefix="edge-runtime-demo-") as work:  # a socket's path must be short
-        thresholds: dict[Mode, float] = {
-            "sequential": 1 - config.taken / CHUNK,
-            "async": config.chunk_size_threshold,
-        }
-        comparison = Comparison(policy, config.episodes, config.first_seed, config.latency_ms, thresholds, Path(work))
+        comparison = Comparison(
+            policy, config.episodes, config.first_seed, config.latency_ms, config.thresholds, Path(work)
+        )
         screen = Screen(config.episodes)
         try:
             runs = comparison.run(screen)
