@@ -48,7 +48,8 @@ def text(record: FaultRecord) -> str:
     ]
     if record.ticks:
         lines += ["", f"{len(record.ticks)} ticks at {record.control_hz:g} Hz, seconds before the last:"]
-        lines += [textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent=" " * 34) for line in _spans(record)]
+        goes_on = textwrap.TextWrapper(WIDTH, initial_indent="  ", subsequent_indent=" " * 34)
+        lines += map(goes_on.fill, _spans(record))
         lines += ["", *_last(record)]
     return "\n".join(lines)
 

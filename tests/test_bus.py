@@ -50,7 +50,7 @@ def test_asks_and_tells(patient: Bus, arm: VirtualBus) -> None:
     assert patient.read(2, "Goal_Velocity") == -300
     assert patient.sync_read("Present_Position", IDS) == POSITIONS
     patient.establish("Goal_Position", POSITIONS)
-    assert {each: arm.servos[each].get("Goal_Position") for each in IDS} == POSITIONS
+    assert dict(zip(IDS, arm.values("Goal_Position"), strict=True)) == POSITIONS
     assert (patient.misses, patient.damaged, patient.stray) == ({}, 0, 0)
 
 

@@ -32,7 +32,7 @@ def arm() -> VirtualArm:
 
 
 def registers(arm: VirtualArm, name: str) -> list[int]:
-    return [servo.get(name) for servo in arm.bus.servos.values()]
+    return arm.bus.values(name)
 
 
 def test_a_new_episode_places_servos_and_goals_and_leaves_torque(arm):

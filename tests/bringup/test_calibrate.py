@@ -60,7 +60,7 @@ def sweep(arm: VirtualBus, *joints: int) -> None:
 
 
 def memory(arm: VirtualBus) -> dict[str, list[int]]:
-    return {name: [servo.get(name) for servo in arm.servos.values()] for name in MEMORY}
+    return {name: arm.values(name) for name in MEMORY}
 
 
 def in_servos(arm: VirtualBus) -> list[tuple[int, ...]]:
@@ -74,7 +74,7 @@ def entries(file: Path) -> Mapping[str, Any]:
 def test_from_a_new_arm_to_one_that_starts(arm: VirtualBus, tmp_path: Path) -> None:
     with Person(*flags(arm, Path()), cwd=tmp_path) as person:
         person.see("1. Move every joint to about the middle")
-        assert [servo.get("Max_Position_Limit") for servo in arm.servos.values()] == [4095] * 6
+        assert arm.values("Max_Position_Limit") == [4095] * 6
         person.press()
         person.see("Press Enter when the table shows all of them")
         sweep(arm, 1, 2, 3, 4)

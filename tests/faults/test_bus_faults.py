@@ -126,6 +126,6 @@ def test_what_the_file_of_a_fault_shows(rig: Bench, edge: Edge, capsys: pytest.C
     assert replay([str(files[0])]) == 0
     text = capsys.readouterr().out.replace(str(rig.folder), "")
     assert "is the cable out?" in text
-    assert re.search(r"failed( 1)?, timesteps", text)  # alone, or with the few ticks before it
+    assert re.search(r"failed( 1)?,\s+timesteps", text)  # alone, or with the few ticks before it
     assert max(map(len, text.splitlines()[2:])) <= 100
     assert files[0].with_suffix(".png").stat().st_size > 10_000

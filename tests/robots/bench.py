@@ -45,4 +45,4 @@ def sequence(arm: VirtualBus, *registers: str) -> list[str]:
 
 
 def held(arm: VirtualBus, name: str) -> list[int]:
-    return [servo.get(name) for servo in arm.servos.values()]
+    return arm.values(name)
