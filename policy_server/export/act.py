@@ -38,10 +38,11 @@ class ACT(nn.Module):
         if not set(vectors) <= {STATE, ENVIRONMENT}:
             raise ModelError(f"input_features: {', '.join(vectors)}; ACT takes {STATE} and {ENVIRONMENT} beside images")
         cameras = checkpoint.of_type("VISUAL")
-        self.features = tuple(vectors[name] for name in (STATE, ENVIRONMENT) if name in vectors) + cameras
+        ordered = tuple(vectors[name] for name in (STATE, ENVIRONMENT) if name in vectors)  # not as config.json has them
+        self.features = ordered + cameras
         self.inputs = tuple(checkpoint.outside(feature) for feature in self.features)
 
-        self.vector_scalings = nn.ModuleList(Scaling(checkpoint.normalise(vectors[name])) for name in vectors)
+        self.vector_scalings = nn.ModuleList(Scaling(checkpoint.normalise(vector)) for vector in ordered)
         self.encoder_latent_input_proj = nn.Linear(checkpoint.setting("latent_dim", int), width)
         self.encoder_robot_state_input_proj = nn.Linear(vectors[STATE].shape[0], width)
         if ENVIRONMENT in vectors:

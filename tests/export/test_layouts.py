@@ -98,6 +98,17 @@ def test_renamed_inputs_are_asked_for_by_the_robots_names(
     np.testing.assert_array_equal(policy.answer(renamed), known[1])
 
 
+def test_the_order_of_the_inputs_in_the_configuration_means_nothing(
+    name: str, known: tuple[Observation, Floats], copy: Copy
+) -> None:
+    folder = copy(name)
+    features = json.loads((folder / "config.json").read_text())["input_features"]
+    numbers = [key for key, feature in features.items() if feature["type"] != "VISUAL"]  # cameras have an order
+    cameras = [key for key in features if key not in numbers]
+    edit(folder / "config.json", input_features={key: features[key] for key in (*cameras, *reversed(numbers))})
+    np.testing.assert_array_equal(policy_of(folder).answer(known[0]), known[1])
+
+
 def test_main_keeps_the_tokenizer_in_the_checkpoint(copy: Copy) -> None:
     known = policy_of(folder_of("smolvla_tiny"))
     observation = known.observe(1, np.random.default_rng(0))
