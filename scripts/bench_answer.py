@@ -128,8 +128,9 @@ def pictures(policy: Policy, quality: int) -> list[tuple[Frame, ...]]:
         for camera in policy.cameras:
             source = SyntheticCamera(camera.name, SyntheticCameraConfig(camera.width, camera.height, 30))
             source.open()
-            pixels = np.roll(source.latest().pixels, 8 * number, axis=1)
-            frame = Frame.raw(camera.name, pixels)
+            picture = source.latest()
+            assert picture is not None
+            frame = Frame.raw(camera.name, np.roll(picture.pixels, 8 * number, axis=1))
             frames.append(compress(frame, quality) if quality else frame)
         sets.append(tuple(frames))
     return sets

@@ -175,6 +175,7 @@ class Camera:
 
     def latest(self) -> Picture:
         clean = self._view.latest()
+        assert clean is not None  # a scene can always be looked at
         noisy = clean.pixels + self._random.integers(-1, 2, clean.pixels.shape, np.int16)
         return Picture(np.clip(noisy, 0, 255).astype(np.uint8), clean.time_ns)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from check_scene import Player
 from edge_runtime.demo.comparison import mcnemar
+from edge_runtime.virtual_arm.model import TICK_S
 from policy_server import bundle
 
 ACTIONS = 25  # of each chunk, before the next one
@@ -58,7 +59,7 @@ def compare(half: Path, whole: Path, seeds: int) -> int:
     for precision, folder in folders.items():
         with closing(Player(folder, ACTIONS)) as player:
             episodes = [player.play(seed) for seed in range(seeds)]
-        solved[precision] = {each.seed: float(each.as_dict()["time_s"]) for each in episodes if each.success}
+        solved[precision] = {each.seed: each.ticks * TICK_S for each in episodes if each.success}
     both = solved["fp16"].keys() & solved["fp32"].keys()
     for precision, folder in folders.items():
         size = sum(entry["bytes"] for entry in bundle.load(folder).manifest["files"].values()) / 1e6

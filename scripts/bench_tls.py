@@ -142,7 +142,7 @@ def picture() -> Pixels:
     chance = np.random.default_rng(1)
     coarse = chance.integers(0, 256, (30, 40, 3), np.uint8)
     smooth = cv2.resize(coarse, (640, 480), interpolation=cv2.INTER_CUBIC).astype(np.int16)
-    return np.clip(smooth + chance.integers(-12, 13, smooth.shape), 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(smooth + chance.integers(-12, 13, smooth.shape), 0, 255), np.uint8)
 
 
 PICTURE = picture()

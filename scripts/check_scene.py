@@ -18,6 +18,7 @@ import numpy as np
 import onnxruntime
 
 from edge_runtime.virtual_arm.episode import Episode
+from edge_runtime.virtual_arm.model import TICK_S
 from edge_runtime.virtual_arm.renderer import Renderer
 from edge_runtime.virtual_arm.scene import FIXED_GOAL, Scene
 
@@ -56,8 +57,8 @@ class Player:
             "observation.state": self._scene.joint_state().astype(np.float32),
             "observation.environment_state": self._scene.environment_state().astype(np.float32),
         }
-        for view in self._views:
-            values[IMAGES + view] = self._renderer.render(self._scene.data, view)
+        if self._renderer:
+            values |= {IMAGES + view: self._renderer.render(self._scene.data, view) for view in self._views}
         return {name: values[name][np.newaxis] for name in self._names}
 
 
@@ -72,7 +73,7 @@ def main() -> None:
     solved = []
     for seed in range(options.episodes):
         episode = player.play(seed)
-        solved += [episode.as_dict()["time_s"]] if episode.success else []
+        solved += [episode.ticks * TICK_S] if episode.success else []
         print(json.dumps(episode.as_dict()), flush=True)
     player.close()
     print(f"{len(solved)}/{options.episodes} solved, {statistics.fmean(solved):.2f} s on average")

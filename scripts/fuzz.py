@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -33,6 +33,8 @@ STUCK_S = 20.0  # without a word from a worker: it hangs where no signal reaches
 MEMORY = 4 << 30  # bytes of address space; an input that takes more is a defect
 KEPT = 24  # new inputs for one target's corpus in one run
 LAST = 1 << 17  # bytes: room for the input that a worker is at
+
+Report = dict[str, dict[str, Any]]  # of a worker: what `tell` says of each target
 
 
 @dataclass
@@ -125,7 +127,7 @@ def keep(fuzzers: list[Fuzzer]) -> None:
 
 
 def supervise(config: FuzzConfig, argv: list[str]) -> int:
-    reports: dict[int, dict[str, dict[str, list[str]]]] = {}
+    reports: dict[int, Report] = {}
     defects: list[Defect] = []
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, selectors.DefaultSelector() as lines:
         workers = {}
@@ -168,12 +170,12 @@ def read_last(path: Path, how: str) -> Defect:
     return Defect(content[LAST - 64 :].decode().strip(), content[4 : 4 + length], how)
 
 
-def print_table(config: FuzzConfig, reports: list[dict[str, dict[str, list[str]]]], defects: list[Defect]) -> None:
+def print_table(config: FuzzConfig, reports: list[Report], defects: list[Defect]) -> None:
     inputs: Counter[str] = Counter()
     outcomes: dict[str, set[str]] = {name: set() for name in config.targets}
     for report in reports:
         for name, each in report.items():
-            inputs[name] += each["inputs"]  # type: ignore[assignment]
+            inputs[name] += each["inputs"]
             outcomes[name] |= set(each["outcomes"])
     print(f"{'target':<12} {'inputs':>12} {'outcomes':>9} {'defects':>8}")
     for name in config.targets:

@@ -122,7 +122,7 @@ def rows_of_auto(config: SimulationConfig, seconds: Floats) -> Rows:
 def rows_of_recent_maximum(config: SimulationConfig, seconds: Floats) -> Rows:
     before = np.concatenate([np.full(RECENT, seconds[0]), seconds[:-1]])
     largest = sliding_window_view(before, RECENT)[: len(seconds)].max(axis=1)
-    return np.ceil(largest * config.fps).astype(np.int64) + 1
+    return np.asarray(np.ceil(largest * config.fps).astype(np.int64) + 1)
 
 
 def rows_of_oracle(config: SimulationConfig, trips: Latencies) -> Rows:

@@ -11,18 +11,23 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from edge_runtime import flags
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError
 from edge_runtime.supervisor.client import watch_over
-from scripts.soaking.faults import FAULTS, Fault
-from scripts.soaking.judge import BusJudge, Watch
-from scripts.soaking.stage import Stage
+from soaking.faults import FAULTS, Fault
+from soaking.judge import BusJudge, Watch
+from soaking.stage import Stage
+
+if TYPE_CHECKING:
+    from edge_runtime.run_stats import RunStats
+    from edge_runtime.runtime import Runtime
 
 SHORTEST_S, LONGEST_S = 0.1, 2.0
 STEADY_S = 1.0  # at work for so long: the next fault may come
@@ -68,11 +73,17 @@ def main(argv: list[str]) -> int:
             watch = Watch()
             runtime = Runtime(settings, supervisor, listeners=[watch], tell=lambda stats: None)
             torment = Torment(config, stage, watch, BusJudge(settings.robot.max_speed, settings.fps))
-            thread = threading.Thread(target=lambda: (torment.run(), runtime.stop()))
-            thread.start()
-            runtime.run()
-            thread.join()
+            run_beside(torment, runtime)
     return torment.verdict()
+
+
+def run_beside(torment: Torment, runtime: Runtime) -> None:
+    """Run until `torment` is done; what ends it early is raised here."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(torment.run)
+        done.add_done_callback(lambda _: runtime.stop())
+        runtime.run()
+        done.result()
 
 
 class Torment:
@@ -110,6 +121,7 @@ class Torment:
         fault.end(self._stage)
         ended_s = time.monotonic()
         logging.info("soak: %s is over", fault.name)
+        assert self._watch.stats is not None  # it has begun
         one_inference_s = self._watch.stats.observer.latency.quantile()
         recovered = self._wait(ended_s, fault.limit_s + one_inference_s)
         self._judge_bus()
@@ -137,8 +149,6 @@ class Torment:
 
     def verdict(self) -> int:
         """The table, and 1 when a promise was broken."""
-        stats = self._watch.stats
-        assert stats is not None
         print(f"\r{'fault':<30}{'n':>4}{'recovery p50':>15}{'max':>9}{'limit':>22}")
         for name, tally in self._tallies.items():
             times = sorted(tally.recoveries_s)
@@ -147,14 +157,17 @@ class Torment:
                 print(f"{name:<30}{len(times):>4}{times[len(times) // 2]:>13.2f} s{times[-1]:>7.2f} s{limit:>22}")
             if tally.too_late:
                 self._broken.append(f"{name}: {tally.too_late} of {len(times)} recoveries took too long")
-        report = stats.report()
-        self._check(report, stats.loop.action_age().summary().max, stats)
+        if (stats := self._watch.stats) is not None:
+            self._check(stats)
+        if not self._judge.judged:
+            self._broken.append("no goal on the bus was judged")
         for line in self._broken:
             print(f"BROKEN: {line}")
         print("every promise kept" if not self._broken else f"{len(self._broken)} broken")
         return 1 if self._broken else 0
 
-    def _check(self, report: dict[str, Any], oldest_s: float, stats: Any) -> None:
+    def _check(self, stats: RunStats) -> None:
+        report, oldest_s = stats.report(), stats.loop.action_age().summary().max
         loop, late = report["loop"], report["lateness_s"]
         ours = sum(loop["missed_by_stage"][stage] for stage in ("pick", "guard", "other")) - loop["host_stalls"]
         limit_s = stats.config.max_action_age_s or stats.hello.actions_per_chunk / stats.config.fps + 1

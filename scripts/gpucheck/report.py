@@ -102,7 +102,7 @@ def difference(bundle: Bundle, engine: Engine, reference: Engine, cases: int) ->
 def latency(bundle: Bundle, engine: Engine, size: int, for_s: float) -> Latency:
     """As the scheduler would see it: from arrays to actions."""
     batch = random_batch(bundle, size, size)
-    times = []
+    times: list[float] = []
     until_s = time.perf_counter() + for_s
     while time.perf_counter() < until_s or len(times) < 5:
         began_s = time.perf_counter()

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import numpy as np
@@ -62,7 +63,7 @@ class Seen:
     def stage_p50_s(self, *stages: str) -> float:
         """The median over chunks of what they spent in `stages` together."""
         times = (times for record in self.records for times in record.times)
-        return statistics.median(sum(getattr(each, stage) for stage in stages) for each in times)
+        return statistics.median(sum(float(getattr(each, stage)) for stage in stages) for each in times)
 
 
 def run(
@@ -93,10 +94,11 @@ async def _run(
     until = asyncio.Event()
     before_s = time.process_time()
     tasks = [asyncio.create_task(robot.run(channel, until)) for robot, channel in zip(fleet, channels, strict=True)]
-    ends = [asyncio.create_task(asyncio.sleep(for_s))]
+    ends: list[asyncio.Future[None]] = [asyncio.create_task(asyncio.sleep(for_s))]
     if meanwhile is not None:
         ends.append(asyncio.ensure_future(meanwhile()))
-    await asyncio.wait([asyncio.gather(*ends), *tasks], return_when=asyncio.FIRST_COMPLETED)
+    first: list[asyncio.Future[Any]] = [asyncio.gather(*ends), *tasks]
+    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     until.set()
     cpu_s = time.process_time() - before_s
     try:

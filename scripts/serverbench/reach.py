@@ -85,7 +85,8 @@ PARTS = {"small": small, "seeing": seeing, "forwards": forwards, "most": most, "
 
 
 def _small(server: Server, policy: Policy, effort: Effort) -> Iterator[Line]:
-    one, eight = [], []
+    one: list[Seen] = []
+    eight: list[Seen] = []
     for _ in range(effort.repeats):  # in turns: what else the machine does is then the same for both
         for seen, robots in ((one, 1), (eight, 8)):  # long: a robot asks once in a second or so
             seen.append(steady(server, policy, robots, 3 * effort.seconds))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.soaking.stage import Stage
+from soaking.stage import Stage
 from tests.proxy import Link
 
 RESET_S = 1.0

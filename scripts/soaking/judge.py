@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from edge_runtime._realtime import Record
+from edge_runtime.motors.calibration import JointCalibration
 from edge_runtime.run_stats import RunStats
 from edge_runtime.virtual_arm.calibration import CALIBRATION
 
@@ -74,5 +75,5 @@ class BusJudge:
         self._goals = goals
 
 
-def _middle(entry: Any) -> float:
+def _middle(entry: JointCalibration) -> float:
     return (entry.range_min + entry.range_max) / 2

@@ -25,7 +25,8 @@ class Stage:
         self._address = f"127.0.0.1:{_free_port()}"  # known before it listens, and the same after a restart
 
     def __enter__(self) -> Stage:
-        self.arm = self._stack.enter_context(Arm(self._folder, "--camera_fps=15", f"--seed={self._seed}"))
+        self.arm = Arm(self._folder, "--camera_fps=15", f"--seed={self._seed}")
+        self._stack.enter_context(self.arm)
         with contextlib.suppress(PermissionError):  # servos have processors of their own
             os.setpriority(os.PRIO_PROCESS, self.arm.process.pid, -15)
         self.cameras: dict[str, str] = self.arm.ready["cameras"]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -127,7 +128,7 @@ def _policy(path: Path) -> Infer:
     engine = open_engine(bundle.load(path), Runtime("cpu", threads=1))
 
     def infer(state: npt.NDArray[np.floating], views: Pictures) -> npt.NDArray[np.float32]:
-        batch = {
+        batch: dict[str, npt.NDArray[Any]] = {
             STATE: state[None].astype(np.float32),
             **{IMAGES + view: picture[None] for view, picture in views.items()},
         }
