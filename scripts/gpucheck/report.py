@@ -15,6 +15,7 @@ from gpucheck.floor import Rates
 from policy_server.bundle import TASK, Bundle, features
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime
+from policy_server.export.parity import Difference
 
 SIZES = (1, 2, 4, 8)
 # Joint units. TensorRT multiplies in TF32 (10 bits) unless the driver is told not to; CUDA is told not to.
@@ -91,12 +92,13 @@ def random_batch(bundle: Bundle, size: int, seed: int) -> Batch:
 
 
 def difference(bundle: Bundle, engine: Engine, reference: Engine, cases: int) -> float:
-    """The largest between the two in any action, joint units, over `cases` random inputs in batches of 1 and of 3."""
-    largest = 0.0
-    for seed in range(cases):
-        batch = random_batch(bundle, 1 if seed % 2 else 3, seed)
-        largest = max(largest, float(np.abs(engine.infer(batch) - reference.infer(batch)).max()))
-    return largest
+    """The largest between the two in any action, joint units, over `cases` random inputs in batches of 1 and of 3.
+
+    Raises ModelError when an action is not finite: half precision may overflow.
+    """
+    batches = [random_batch(bundle, 1 if seed % 2 else 3, seed) for seed in range(cases)]
+    expected = [reference.infer(batch) for batch in batches]
+    return Difference.of(expected, [engine.infer(batch) for batch in batches]).max_abs
 
 
 def latency(bundle: Bundle, engine: Engine, size: int, for_s: float) -> Latency:

@@ -6,12 +6,21 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from edge_runtime.errors import ModelError
+from edge_runtime.wire.messages import Floats
+from policy_server import bundle
+from policy_server.bundle import STATE
+from policy_server.engines import Batch
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check.py"
-pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the scripts are not beside these tests")
+sys.path.insert(0, str(SCRIPT.parent))
+report = pytest.importorskip("gpucheck.report", reason="the scripts are not beside these tests")
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,3 +44,25 @@ def test_its_steps_work_on_the_cpu() -> None:
     assert re.search(r"GB/s, .* TFLOP/s in fp32, measured", done.stdout)
     assert "differs by 0 (at most 0.01)" in done.stdout
     assert len(re.findall(r"batch [1248]: p50 .* floor .* MB, .* GFLOP", done.stdout)) == 4
+
+
+class Answers:
+    """An engine whose every action is `number`."""
+
+    provider = "CPUExecutionProvider"
+
+    def __init__(self, number: float) -> None:
+        self._number = number
+
+    def infer(self, batch: Batch) -> Floats:
+        return np.full((len(batch[STATE]), 4, 3), self._number, np.float32)
+
+    def warm_up(self, batch_sizes: Sequence[int], progress: Callable[[str], None]) -> None: ...
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_an_action_that_is_no_number_is_no_small_difference(tiny: Path, number: float) -> None:
+    loaded = bundle.load(tiny)
+    assert report.difference(loaded, Answers(1.5), Answers(1.0), 4) == 0.5
+    with pytest.raises(ModelError, match="not finite"):
+        report.difference(loaded, Answers(number), Answers(1.0), 4)
