@@ -42,15 +42,20 @@ class FixedBatch:
 
     def run(self, batch: Arrays) -> npt.NDArray[Any]:
         """The output for a `batch` of `size` or fewer; missing members are copies of the last."""
-        have = 0
+        have = len(next(iter(batch.values())))
+        full = filled(batch, self.size)
         for name, value in self._inputs.items():
-            array = batch[name]
-            have = len(array)
-            if have < self.size:
-                array = np.concatenate([array, np.repeat(array[-1:], self.size - have, axis=0)])
-            value.update_inplace(np.ascontiguousarray(array))
+            value.update_inplace(np.ascontiguousarray(full[name]))
         self._session.run_with_iobinding(self._binding, self._options)
         return np.array(self._output.numpy()[:have])  # a copy: the memory is written again
+
+
+def filled(batch: Arrays, size: int) -> Arrays:
+    """`batch` with copies of its last member behind it, up to `size`."""
+    missing = size - len(next(iter(batch.values())))
+    if not missing:
+        return batch
+    return {name: np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) for name, array in batch.items()}
 
 
 def device_of(session: Any) -> str:

@@ -14,14 +14,15 @@ from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.bundle import SEED, TASK, Bundle, features
 from policy_server.engines import Batch
-from policy_server.engines.fixed import device_of, run_options
+from policy_server.engines.fixed import device_of, filled, run_options
 from policy_server.engines.guidance import gains
-from policy_server.engines.providers import Runtime, import_onnxruntime, open_session
+from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
 from policy_server.engines.tokens import Tokenizer
 
 NOISE = "noise"  # in a batch, (B, chunk, width), instead of `seed`, (B, n) whole numbers to draw it from
 PREVIOUS, WEIGHTS = "previous", "weights"  # in a batch, both or neither: what `Step` in export/smolvla.py is guided by
 MAX_TOKENS = 48  # LeRobot's, for a graph that leaves their number free
+FREE_WIDTHS = range(16, MAX_TOKENS + 1, 16)  # such a graph runs in these: buffers for every length would fill a GPU
 INPUTS = {
     "prefix": {"tokens", "token_mask"},
     "step": {"x", "step", "keys", "values", "mask", PREVIOUS, WEIGHTS, "gain"},
@@ -52,10 +53,13 @@ class SmolVLAEngine:
         shapes = {node.name: node.shape for node in (*self._prefix.get_inputs(), *self._step.get_inputs())}
         self._noise_shape = tuple(shapes["x"][1:])
         self._step_count = int(shapes["gain"][1])
-        self._tokens = shapes["tokens"][1] if isinstance(shapes["tokens"][1], int) else 0  # 0: as many as there are
-        self._tokenizer = Tokenizer(bundle.path / "tokenizer.json", self._tokens or MAX_TOKENS)
+        tokens = shapes["tokens"][1]
+        self._widths: Sequence[int] = (tokens,) if isinstance(tokens, int) else FREE_WIDTHS
+        self._tokenizer = Tokenizer(bundle.path / "tokenizer.json", self._widths[-1])
+        self._captured = runtime.cuda_graphs and self.provider != NAMES["cpu"]
         self._graphs = itertools.count(1)  # a captured CUDA graph for each step of each plan
-        self._plans: dict[tuple[int, int], _Plan] = {}
+        self._plans: dict[tuple[int, int], _Plan] = {}  # by batch size and width
+        self._sizes: list[int] = []  # what was captured, in the warm-up
 
     @property
     def provider(self) -> str:
@@ -63,7 +67,12 @@ class SmolVLAEngine:
 
     def infer(self, batch: Batch) -> Floats:
         """As `Engine.infer`, from `noise` in the batch, or drawn by its `seed`; `previous` and `weights` guide it."""
-        tokens, mask = self._tokenizer([str(task) for task in batch[TASK]], self._tokens)
+        have = len(batch[TASK])
+        size = min((size for size in self._sizes if size >= have), default=have)
+        return self._infer(filled(batch, size), self._widths)[:have]
+
+    def _infer(self, batch: Batch, widths: Sequence[int]) -> Floats:
+        tokens, mask = self._tokenizer([str(task) for task in batch[TASK]], widths)
         observation = {name: np.ascontiguousarray(batch[name]) for name in self._features}
         observation |= {"tokens": tokens, "token_mask": mask}
         plan = self._plan(observation)
@@ -79,7 +88,7 @@ class SmolVLAEngine:
         return np.array(plan.buffers["action"].numpy())  # a copy: the buffer is written again
 
     def warm_up(self, batch_sizes: Sequence[int], progress: Callable[[str], None]) -> None:
-        """Run once in each batch size. Raises ModelError when the graphs fail or give another shape."""
+        """Run once in each batch size and width. Raises ModelError when the graphs fail or give another shape."""
         for size in batch_sizes:
             progress(f"batch of {size}")
             batch: dict[str, npt.NDArray[Any]] = {
@@ -87,12 +96,15 @@ class SmolVLAEngine:
             }
             batch |= {TASK: np.array([""] * size), NOISE: np.zeros((size, *self._noise_shape), np.float32)}
             try:
-                actions = self.infer(batch)
+                for width in self._widths:
+                    actions = self._infer(batch, [width])
             except Exception as error:  # onnxruntime's exceptions share no base of their own
                 raise ModelError(f"{self._path}: cannot run a batch of {size}: {error}") from error
             expected = (size, self._policy.chunk_size, len(self._policy.joints))
             if actions.shape != expected:
                 raise ModelError(f"{self._path}: action: {actions.shape} is not {expected}")
+            if self._captured:
+                self._sizes.append(size)
 
     def _open(self, bundle: Bundle, role: str, runtime: Runtime) -> Any:
         """The session of one graph, its inputs held against the manifest."""

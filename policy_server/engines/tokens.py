@@ -28,13 +28,15 @@ class Tokenizer:
         self._tokenizer.enable_truncation(length)
         self.length = length
 
-    def __call__(self, texts: Sequence[str], width: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    def __call__(
+        self, texts: Sequence[str], widths: Sequence[int]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """(texts, width) tokens, padded on the right with 0, and True where they are not padding.
 
-        `width` of 0 takes the longest text's length.
+        The width is the least of `widths` that holds every text; the largest of them has to be `length` at least.
         """
         rows = [self._tokenizer.encode(text if text.endswith("\n") else f"{text}\n").ids for text in texts]
-        width = width or max(map(len, rows))
+        width = min(width for width in widths if width >= max(map(len, rows)))
         tokens = np.zeros((len(rows), width), np.int64)
         mask = np.zeros((len(rows), width), np.bool_)
         for index, row in enumerate(rows):

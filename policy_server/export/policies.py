@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edge_runtime.errors import ModelError
+from edge_runtime.errors import ConfigError, ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.bundle import TASK
 from policy_server.engines.guidance import gains
-from policy_server.engines.smolvla import NOISE, PREVIOUS, WEIGHTS
+from policy_server.engines.smolvla import MAX_TOKENS, NOISE, PREVIOUS, WEIGHTS
 from policy_server.engines.tokens import Tokenizer
 from policy_server.export import tokenizer, vlm
 from policy_server.export.act import ACT
@@ -112,7 +112,7 @@ class SmolVLAPolicy:
         }
 
     def answer(self, observation: Observation) -> Floats:
-        text = self.tokenizer([str(task) for task in observation[TASK]], self.tokenizer.length)
+        text = self.tokenizer([str(task) for task in observation[TASK]], [self.tokenizer.length])
         size, (rows, joints) = len(text[0]), (self.module.chunk, self.module.joints)
         previous = observation.get(PREVIOUS, np.zeros((size, rows, joints), np.float32))
         weights = observation.get(WEIGHTS, np.zeros((size, rows), np.float32))
@@ -125,8 +125,13 @@ class SmolVLAPolicy:
         return np.asarray(actions.numpy(), np.float32)
 
     def write(self, folder: Path, options: GraphOptions) -> dict[str, str]:
+        if options.dynamic and self.tokenizer.length != MAX_TOKENS:
+            raise ConfigError(
+                f"dynamic: the policy takes {self.tokenizer.length} tokens at most, "
+                f"and a free number ends at {MAX_TOKENS}; export it without"
+            )
         observation = self.observe(2, np.random.default_rng(0))
-        text = self.tokenizer([str(task) for task in observation[TASK]], self.tokenizer.length)
+        text = self.tokenizer([str(task) for task in observation[TASK]], [self.tokenizer.length])
         inputs = dict(zip(self.inputs, tensors(observation, self.inputs), strict=True))
         inputs |= {"tokens": torch.from_numpy(text[0]), "token_mask": torch.from_numpy(text[1])}
         with torch.no_grad():

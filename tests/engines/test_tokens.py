@@ -21,30 +21,32 @@ def tokenizer() -> Tokenizer:
 def test_gives_lerobots_tokens_padded_on_the_right(tokenizer: Tokenizer) -> None:
     with np.load(TINY / "reference.npz", allow_pickle=False) as reference:
         text, expected = str(reference["task"]), reference["tokens"][0]
-    tokens, mask = tokenizer([text], 48)
+    tokens, mask = tokenizer([text], [48])
     assert tokens.shape == mask.shape == (1, 48)
     np.testing.assert_array_equal(tokens[0, : len(expected)], expected)
     assert mask.sum() == len(expected)
     assert not tokens[~mask].any()
 
 
-def test_without_a_width_the_longest_text_sets_it(tokenizer: Tokenizer) -> None:
-    tokens, mask = tokenizer(["go", "pick up the red cube"], 0)
-    assert tokens.shape[1] == mask[1].sum() > mask[0].sum() > 0
+def test_the_longest_text_chooses_the_width(tokenizer: Tokenizer) -> None:
+    _, mask = tokenizer(["go", "pick up the red cube"], range(1, 49))
+    longest = mask.shape[1]
+    assert longest == mask[1].sum() > mask[0].sum() > 0
+    assert tokenizer(["go", "pick up the red cube"], [longest - 1, longest + 3, 48])[0].shape == (2, longest + 3)
 
 
 def test_long_texts_are_cut(tokenizer: Tokenizer) -> None:
-    _, mask = tokenizer(["pick up the red cube " * 50], 0)
+    _, mask = tokenizer(["pick up the red cube " * 50], range(1, 49))
     assert mask.shape == (1, 48)
 
 
 def test_the_newline_is_added_once(tokenizer: Tokenizer) -> None:
-    tokens, _ = tokenizer(["go", "go\n"], 0)
+    tokens, _ = tokenizer(["go", "go\n"], [48])
     np.testing.assert_array_equal(tokens[0], tokens[1])
 
 
 def test_an_empty_text_is_a_newline(tokenizer: Tokenizer) -> None:
-    assert tokenizer([""], 0)[1].sum() >= 1
+    assert tokenizer([""], [48])[1].sum() >= 1
 
 
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -208,6 +208,20 @@ CASES = {
     "the language model's config": Case(
         SMOLVLA, lambda f: (f.parent / "vlm" / "config.json").unlink(), 65, "is not at hand; give the model's folder"
     ),
+    "a free number of tokens beyond what the engine takes": Case(
+        SMOLVLA,
+        lambda f: edit_step(f, PRE, "tokenizer_processor", max_length=64),
+        78,
+        "dynamic: the policy takes 64 tokens at most, and a free number ends at 48",
+        (*STATED, "--dynamic"),
+    ),
+    "a free number of tokens short of what the engine takes": Case(
+        SMOLVLA,
+        lambda f: edit_step(f, PRE, "tokenizer_processor", max_length=24),
+        78,
+        "takes 24",
+        (*STATED, "--dynamic"),
+    ),
     # what the user states
     "tokenizer folder": Case(SMOLVLA, nothing, 78, "holds no tokenizer.json", (*STATED, "--tokenizer=/nowhere")),
     "too few names": Case(

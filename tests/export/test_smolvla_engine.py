@@ -13,10 +13,12 @@ from edge_runtime.errors import ModelError
 from policy_server import bundle
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.guidance import weights
-from policy_server.engines.providers import Runtime
+from policy_server.engines.providers import NAMES, Runtime
+from policy_server.engines.smolvla import FREE_WIDTHS, SmolVLAEngine
 
 pytestmark = pytest.mark.export
 Batch = dict[str, Any]
+BundleOf = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,34 @@ def test_warm_up_runs_every_batch_size(engine: Engine) -> None:
     told: list[str] = []
     engine.warm_up([1, 2, 4], told.append)
     assert told == ["batch of 1", "batch of 2", "batch of 4"]
+
+
+TEXTS = [" ".join(["red"] * words) for words in range(40)]
+
+
+def test_whatever_the_text_buffers_are_those_of_the_warm_up(bundle_of: BundleOf, observation: Batch) -> None:
+    engine = SmolVLAEngine(bundle.load(bundle_of("smolvla_tiny", "--dynamic")), Runtime("cpu", threads=1))
+    engine.warm_up([1, 2], lambda progress: None)
+    assert sorted(engine._plans) == [(size, width) for size in (1, 2) for width in FREE_WIDTHS]
+    kept = dict(engine._plans)
+    for text in TEXTS:
+        engine.infer(batch_of(observation, [[1, 0]]) | {"task": np.array([text])})
+    assert engine._plans == kept
+
+
+def test_an_engine_that_captures_fills_batches_up_to_a_size_it_was_warmed_for(
+    bundle_of: BundleOf, engine: Engine, observation: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SmolVLAEngine, "provider", NAMES["cuda"])
+    capturing = SmolVLAEngine(bundle.load(bundle_of("smolvla_tiny")), Runtime("cpu", threads=1, cuda_graphs=True))
+    capturing.warm_up([1, 2, 4], lambda progress: None)
+    kept = dict(capturing._plans)
+    for count in (1, 2, 3, 4):
+        batch = batch_of(observation, [[seed, 0] for seed in range(count)])
+        actions = capturing.infer(batch)
+        assert len(actions) == count
+        np.testing.assert_allclose(actions, engine.infer(batch), atol=1e-3)
+    assert capturing._plans == kept
 
 
 def test_a_graph_of_another_policy_is_refused(bundle_of: Callable[..., Path]) -> None:
