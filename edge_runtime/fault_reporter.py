@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from edge_runtime.state import RuntimeState
 
 log = logging.getLogger(__name__)
 
+LISTED = 100  # faults
+
 
 class FaultReporter:
-    """The arm's listener. `faults` lists them for the summary: time since the start, sentence, file.
+    """The arm's listener. `faults` lists the last, of `count`, for the summary: time since the start, sentence, file.
 
     `rests_within_s` is how long the stop policy may take.
     """
@@ -42,7 +45,8 @@ class FaultReporter:
         self._control_hz = control_hz
         self._folder = folder
         self._rests_within_s = rests_within_s
-        self.faults: list[dict[str, Any]] = []
+        self.count = 0
+        self.faults: deque[dict[str, Any]] = deque(maxlen=LISTED)
 
     def arm_starts(self) -> None:
         if self._state.current == "fault":
@@ -72,6 +76,7 @@ class FaultReporter:
             path = str(record.save(self._folder))
         except OutputError as error:
             log.warning("%s", error)
+        self.count += 1
         self.faults.append({"time_s": at_s, "error": str(fault), "file": path})
         if path:
             fault = ActuatorFault(f"{fault} (its last ticks: edge-runtime replay-fault {path})", ticks=fault.ticks)

@@ -48,7 +48,8 @@ class LocalServer:
             ],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # libraries below it may say anything
         )
         self._watcher = threading.Thread(target=self._watch, args=(self._process,), name="local-server", daemon=True)
         self._watcher.start()

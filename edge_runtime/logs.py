@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import select
 import sys
 import threading
 from collections.abc import Iterator
@@ -45,11 +46,13 @@ class BackgroundStream:
     def _run(self) -> None:
         while not (self._closed and self._texts.empty()):
             data = self._texts.get().encode(errors="backslashreplace")
-            try:
-                while data:
+            while data:
+                try:
                     data = data[os.write(self._fd, data) :]  # not sys.stderr: its lock would be held at exit
-            except OSError:  # a terminal that was closed
-                continue
+                except BlockingIOError:  # somebody else made it so, for all who share it
+                    select.select([], [self._fd], [])
+                except OSError:  # a terminal that was closed
+                    break
 
 
 @contextmanager

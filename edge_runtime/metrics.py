@@ -31,7 +31,7 @@ class RunCollector(Collector):
             for name, value in report[group].items():
                 yield _counter(f"{group}_{name}", value)
         yield _counter("reconnects", report["reconnects"])
-        yield _counter("faults", len(report["faults"]))
+        yield _counter("faults", stats.reporter.count)
         yield _histograms("lateness", {"": stats.loop.lateness()})
         yield _histograms("action_age", {"": stats.loop.action_age()})
         yield _histograms("bus_time", {"": stats.loop.bus_time()})

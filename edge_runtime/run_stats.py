@@ -85,7 +85,7 @@ class RunStats:
             "bus_time_s": loop.bus_time().summary().as_dict(),
             "bus": self.robot.report(),
             "states": self.state.changes,
-            "faults": self.reporter.faults,
+            "faults": [*self.reporter.faults],
             "episodes": self.episodes,
             "error": self.error,
         }

@@ -119,6 +119,7 @@ class Runtime:
         self._supervisor = supervisor
         self._stop = threading.Event()  # the run is over, whatever the reason
         self._hurry = threading.Event()  # a second signal: limp at once
+        self._signalled = False
         self._failure: EdgeRuntimeError | None = None
         self._server: LocalServer | None = None
         self._loop: ActuatorLoop | None = None
@@ -222,7 +223,7 @@ class Runtime:
         config, robot, stream, policy = self._config, met.robot, met.stream, met.policy
         hello = introduce(config, policy, robot, met.cameras, met.vectors)
         rows = hello.actions_per_chunk
-        aggregate = aggregation.for_policy(config.aggregate_fn_name, policy.temporal_ensemble_coeff)
+        aggregate = aggregation.for_policy(config.aggregate_fn_name, policy.temporal_ensemble_coeff, len(policy.joints))
         max_age_s = config.max_action_age_s or policy.chunk_size / config.fps + LATE_BY_S
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
         latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
@@ -404,7 +405,8 @@ class Runtime:
 
     def _heed(self, number: int) -> None:
         """The first signal stops the run, a second makes the arm limp at once; more change nothing."""
-        again = self._stop.is_set()
+        again = self._signalled and number != signal.SIGHUP  # that comes from the shell and again from the kernel
+        self._signalled = True
         if again:
             self._hurry.set()
         self.stop()  # first the arm, then the words

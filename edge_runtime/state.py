@@ -18,7 +18,7 @@ REMEMBERED = 1000
 class RuntimeState:
     """`running` <-> `draining` (no stream, rows left) <-> `holding` (no row for 0.5 s).
 
-    `fault` lasts until the arm is `starting` again, `stopping` for good.
+    `fault` lasts until the arm is `starting` again; after `stopping` only a fault is told.
     """
 
     def __init__(self, now_s: float, tell: Callable[[str], None] = lambda state: None) -> None:

@@ -16,7 +16,7 @@ _ERASE = "\r\x1b[K"
 
 
 class StatusLine:
-    """An listener that draws on `out`, a terminal, four times a second. A context manager: the line goes with it."""
+    """A listener that draws on `out`, a terminal, four times a second. A context manager: the line goes with it."""
 
     def __init__(self, out: BackgroundStream) -> None:
         self._out = out

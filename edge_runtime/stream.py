@@ -121,6 +121,8 @@ class PolicyStream:
         while not self._stopping.is_set():
             connection = Connection(self._jpeg_quality, self._stages, self.traffic)
             with self._lock:
+                if self._stopping.is_set():  # `stop` has found no connection to cancel
+                    return
                 self._connection = connection
             try:
                 with self._access.open() as channel:

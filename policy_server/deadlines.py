@@ -50,12 +50,12 @@ class Deadlines:
         self._due.pop(key, None)
 
     def _run(self) -> None:
-        while passed := self._wait():
+        while (passed := self._wait()) is not None:
             for call in passed:
                 call()
 
-    def _wait(self) -> list[Callable[[], None]]:
-        """Those whose time has passed, once it has; they are no longer due. None once stopped."""
+    def _wait(self) -> list[Callable[[], None]] | None:
+        """Those whose time has passed, once it has, if not cleared since; no longer due. None once stopped."""
         with self._changed:
             while not self._closed:
                 self._awake_s = math.inf
@@ -68,4 +68,4 @@ class Deadlines:
                     # Not beyond the shortest: the next of its kind would have to wake the thread.
                     self._awake_s = min(now_s + self._shortest_s, *(at_s for _, (at_s, _) in due))
                 self._changed.wait(None if self._awake_s == math.inf else self._awake_s - now_s)
-            return []
+            return None

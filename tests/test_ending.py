@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 
+from edge_runtime.config import NoRobotConfig, StartConfig
 from edge_runtime.ending import handling_signals
+from edge_runtime.runtime import Runtime
 
 IN_THE_LOCK = """
 import signal, threading
@@ -28,6 +30,20 @@ print("ended")
 def test_a_signal_that_comes_inside_the_lock_of_the_event_it_sets_ends_the_run() -> None:
     run = subprocess.run([sys.executable, "-c", IN_THE_LOCK], capture_output=True, text=True, timeout=20, check=False)
     assert (run.returncode, run.stdout) == (0, "ended\n"), run.stderr
+
+
+def test_a_second_signal_is_in_a_hurry_unless_a_window_was_closed_or_the_run_had_ended() -> None:
+    closed, ended = (Runtime(StartConfig(robot=NoRobotConfig())) for _ in range(2))
+    for _ in range(2):  # a shell passes SIGHUP on, and the kernel sends it again
+        closed._heed(signal.SIGHUP)
+    assert not closed._hurry.is_set()
+    closed._heed(signal.SIGINT)
+    assert closed._hurry.is_set()
+    ended.stop()
+    ended._heed(signal.SIGINT)
+    assert not ended._hurry.is_set()
+    ended._heed(signal.SIGINT)
+    assert ended._hurry.is_set()
 
 
 def test_each_signal_is_acted_on_in_a_thread_in_the_order_of_arrival() -> None:

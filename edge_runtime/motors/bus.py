@@ -41,7 +41,7 @@ class Bus:
         self.damaged = 0
         self.stray = 0
         self._names = dict(names or {})
-        self._timeout_s, self._tries, self._echo = timeout_s, retries + 1, echo
+        self.timeout_s, self._tries, self._echo = timeout_s, retries + 1, echo
         self._lent = False
         self._late_may_come = False
 
@@ -95,7 +95,7 @@ class Bus:
         self._send(feetech.ping(feetech.BROADCAST))
         decoder = StatusDecoder(parameters=0)
         found: list[int] = []
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self.timeout_s
         while data := self._owned().read(deadline):
             found += [reply.servo for reply in decoder.feed(data)]
         self.damaged += decoder.damaged
@@ -165,7 +165,7 @@ class Bus:
         decoder = StatusDecoder(servos, size)
         values: dict[int, int] = {}
         heard = b""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self.timeout_s
         while len(values) < len(servos) and (data := self._owned().read(deadline)):
             heard += data
             for reply in decoder.feed(data):
@@ -204,7 +204,7 @@ class Bus:
 
     def _flush(self) -> None:
         """Drop what was not asked for. After an answer that did not come, wait for it first: it may be only late."""
-        until = time.monotonic() + (self._timeout_s if self._late_may_come else 0.0)
+        until = time.monotonic() + (self.timeout_s if self._late_may_come else 0.0)
         while data := self._owned().read(until):
             self.stray += len(data)
         self._late_may_come = False
@@ -217,7 +217,7 @@ class Bus:
     def _swallow(self, request: bytes) -> None:
         """Read our own bytes back, exactly."""
         heard = b""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self.timeout_s
         while len(heard) < len(request) and (data := self._owned().read(deadline, len(request) - len(heard))):
             heard += data
         if not heard or (heard != request and StatusDecoder().feed(heard)):  # nothing, or an answer already

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RAMP_S = 0.5
 PARK_SPEED = 60.0  # joint units/s at most, whatever max_speed allows
 
-_LET_GO_S = 2.0  # the ramp, and servos that must be asked again
+_LET_GO_ASKS = 30  # at most, of servos that do not answer: each waits for what may be late, and for the answer
 _RAMP_STEPS = 10
 _PARK_PERIOD_S = 0.02
 _SETTLE_S = 0.5  # for the last goal; an arm that hangs low is let go then too
@@ -39,8 +39,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class StopPlan:
-    """A stop policy and all that it needs to know: `torque_limits` (by id, as they are in use), the way to rest, and
-    whether the line returns what is sent (`echo`).
+    """A stop policy and all that it needs to know: `torque_limits` (by id, as they are in use) and the way to rest.
+
+    The line's part: whether it returns what is sent (`echo`), and how long an answer may take (`timeout_s`).
     """
 
     policy: StopPolicy
@@ -49,11 +50,13 @@ class StopPlan:
     max_speed: float = 0.0  # joint units/s; 0 = no limit of the user's
     park_timeout_s: float = 5.0
     echo: bool = False
+    timeout_s: float = 0.05
 
     @property
     def within_s(self) -> float:
         """When it has ended, whatever the bus is like."""
-        return _LET_GO_S + (self.park_timeout_s if self.policy == "park" else 0.0)
+        letting_go_s = RAMP_S + _LET_GO_ASKS * self.timeout_s
+        return letting_go_s + (self.park_timeout_s if self.policy == "park" else 0.0)
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -95,11 +96,15 @@ class _Progress:
         trips = self._stages.trips
         last = f", the last {trips[-1].round_trip_s * 1e3:.0f} ms" if trips else ""
         line = f"profiling: {elapsed_s:.0f} s, {len(trips)} round trips{last}, {level} actions queued"
-        print(f"\r{line:<78}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
+        self._write(f"\r{line:<78}" if self._live else f"{line}\n")
 
     def end(self) -> None:
         if self._live:
-            print(f"\r{'':<78}\r", end="", file=sys.stderr, flush=True)
+            self._write(f"\r{'':<78}\r")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a terminal that was closed
+            print(text, end="", file=sys.stderr, flush=True)
 
 
 def _pictures(hello: messages.Hello, cameras: Mapping[str, Camera]) -> list[Picture]:

@@ -167,7 +167,13 @@ class SOFollower:
         """What `stop` will do, torque being on, for whoever must do it instead."""
         config = self._config
         return StopPlan(
-            policy, self._torque_limits, self._axes(), config.max_speed, config.park_timeout_s, echo=config.echo
+            policy,
+            self._torque_limits,
+            self._axes(),
+            config.max_speed,
+            config.park_timeout_s,
+            echo=config.echo,
+            timeout_s=self._bus.timeout_s,
         )
 
     def fileno(self) -> int:

@@ -65,10 +65,11 @@ class Supervisor:
             self._link.send(STAND_DOWN)
             self._await_answer()
             self._link.settimeout(ANSWER_S)
-        except TimeoutError:  # stopped, or stuck
-            self._process.kill()
+        except TimeoutError:
+            if not self.has_acted:  # then it will end by itself: it may be in the midst of it
+                self._process.kill()  # stopped, or stuck
             self._end()
-        except (OSError, EOFError):  # it acts, or has acted
+        except (OSError, EOFError):  # it has ended
             self._end()
 
     @property

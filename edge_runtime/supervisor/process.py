@@ -116,7 +116,7 @@ def stop(order: StopOrder, page: Page, why: str) -> None:
     signal.setitimer(signal.ITIMER_REAL, order.plan.within_s)  # then we end, whatever became of the servos
     log.warning("%s: %s", why, order.plan.policy)
     try:
-        with Bus(InheritedPort(order.fd), echo=order.plan.echo) as bus:
+        with Bus(InheritedPort(order.fd), timeout_s=order.plan.timeout_s, echo=order.plan.echo) as bus:
             carry_out(bus, order.plan, threading.Event())
     except DeviceError as error:
         log.error("stop policy: %s", error)

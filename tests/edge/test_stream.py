@@ -94,6 +94,25 @@ def observation(number: int) -> Observation:
     return Observation(number, session=1, timestep=number, must_go=True, state=np.zeros(2, np.float32))
 
 
+def test_a_stop_just_before_there_is_a_connection_is_not_lost(server: ScriptedServer) -> None:
+    stream = PolicyStream(Access(server.address))
+
+    class Late(threading.Event):
+        """Is asked, says no, and then is set by `stop`, which finds no connection to cancel."""
+
+        def is_set(self) -> bool:
+            before = super().is_set()
+            if not before:
+                stream.stop()
+            return before
+
+    stream._stopping = Late()
+    ended = threading.Thread(target=stream.run, args=(HELLO, Recorder()), daemon=True)
+    ended.start()
+    ended.join(WAIT_S)
+    assert not ended.is_alive()
+
+
 def test_an_observation_is_answered_and_the_network_measured(running: Running) -> None:
     assert running.heard.wait_for("connected") == POLICY
     assert running.stream.send(observation(1))

@@ -193,6 +193,15 @@ def test_streams_that_the_caller_closed_are_no_reason_not_to_run(rig: Bench, clo
     assert rig.torque == [0] * 6
 
 
+def test_a_function_of_the_users_that_fails_is_told_before_torque_is_on(rig: Bench) -> None:
+    (rig.folder / "mine.py").write_text("def blend(old, new):\n    raise ValueError('no such weight')\n")
+    rig.log.clear()
+    with rig.start("--aggregate_fn_name=mine:blend") as edge:
+        assert edge.wait() == 78
+        assert edge.lines[-1].endswith("aggregate_fn_name: 'mine:blend' failed: ValueError: no such weight")
+    assert not any(writes(entry, "Torque_Enable", 1) for entry in rig.log)
+
+
 def test_a_full_disk_is_told_when_the_arm_is_at_rest(rig: Bench) -> None:
     with rig.running("--summary=/dev/full") as edge:
         assert edge.end() == 73, edge.text

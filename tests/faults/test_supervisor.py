@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,6 +123,20 @@ def test_park_leads_the_arm_to_rest_first(arm: VirtualBus, robot: SOFollower, su
     energise(arm, robot, supervisor, "park")
     hang(arm, supervisor)
     supervisor.stand_down()
+    assert arm.positions()[0] == pytest.approx(2048 - 455, abs=23)
+    assert torque(arm) == {0}
+
+
+def test_while_it_leads_the_arm_to_rest_it_is_waited_for(
+    arm: VirtualBus, robot: SOFollower, supervisor: Supervisor
+) -> None:
+    slow = replace(robot.stop_plan("park"), max_speed=20.0)  # two seconds on the way, STAND_DOWN_S is one
+    robot.prepare()
+    supervisor.arm(robot.fileno(), replace(slow, torque_limits=robot.stop_plan("park").torque_limits))
+    arm.log.clear()
+    hang(arm, supervisor)
+    supervisor.stand_down()
+    assert supervisor._process.returncode == 0
     assert arm.positions()[0] == pytest.approx(2048 - 455, abs=23)
     assert torque(arm) == {0}
 

@@ -1,0 +1,42 @@
+"""Log lines that nobody waits for: all arrive where somebody reads, and where nobody does nobody is kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from edge_runtime.logs import KEPT, BackgroundStream
+
+LINES = [f"{number:099d}\n" for number in range(KEPT)]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_slow_reader_gets_every_line(blocking: bool) -> None:
+    """Also through a descriptor that its owner, whoever shares it, made non-blocking."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, blocking)
+    stream = BackgroundStream(writable)
+    for line in LINES:
+        stream.write(line)
+    with open(readable, "rb", buffering=0) as reader:
+        read = b""
+        while len(read) < sum(map(len, LINES)):
+            read += reader.read(1000)
+    stream.close()
+    os.close(writable)
+    assert read.decode() == "".join(LINES)
+
+
+def test_who_writes_is_never_kept() -> None:
+    readable, writable = os.pipe()
+    stream = BackgroundStream(writable)
+    done = threading.Thread(target=lambda: [stream.write("x" * 4096) for _ in range(3 * KEPT)], daemon=True)
+    done.start()
+    done.join(60)
+    assert not done.is_alive()
+    os.close(readable)  # a terminal that is closed: the rest is dropped
+    stream.close()
+    assert not stream._thread.is_alive()
+    os.close(writable)
