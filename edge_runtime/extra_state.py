@@ -26,6 +26,7 @@ class NamedVector(Protocol):
     name: str
 
     def read(self) -> Floats: ...
+    def close(self) -> None: ...
 
 
 def make_vector(name: str, source: str) -> NamedVector:
@@ -48,6 +49,9 @@ class ConstantVector:
     def read(self) -> Floats:
         """The numbers, (dimension,) float32."""
         return self._values
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 class HttpVector:

@@ -180,6 +180,8 @@ class Runtime:
             f"observation.{name.removeprefix('observation.')}": make_vector(name, source)
             for name, source in config.extra_state.items()
         }
+        for vector in vectors.values():
+            stack.callback(vector.close)
         server = None
         if config.bundle is not None:
             server = stack.enter_context(LocalServer(config.bundle, on_exit=self.stop))
