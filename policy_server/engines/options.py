@@ -9,6 +9,7 @@ from typing import Any
 from edge_runtime.errors import ConfigError
 from edge_runtime.schema import hint
 
+BATCH = "batch"  # what every graph calls its one free extent
 Option = bool | int | float | str
 Options = dict[str, str]
 
@@ -65,7 +66,7 @@ def as_text(given: Mapping[str, Option]) -> Options:
 
 
 def _with_batch(name: str, shape: list[Any], batch: int) -> str:
-    _, *rest = shape
-    if not all(isinstance(size, int) for size in rest):
-        raise ConfigError(f"providers: tensorrt needs fixed shapes, and {name} is {shape} (export with a fixed length)")
-    return "x".join(map(str, (batch, *rest)))
+    sizes = [batch if extent == BATCH else extent for extent in shape]  # of SmolVLA's keys it is the second
+    if not all(isinstance(size, int) for size in sizes):
+        raise ConfigError(f"providers: tensorrt needs fixed shapes, and {name} is {shape} (export without --dynamic)")
+    return "x".join(map(str, sizes))

@@ -16,6 +16,7 @@ from policy_server.bundle import SEED, TASK, Bundle, features
 from policy_server.engines import Batch
 from policy_server.engines.fixed import device_of, filled, run_options
 from policy_server.engines.guidance import gains
+from policy_server.engines.options import BATCH
 from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
 from policy_server.engines.tokens import Tokenizer
 
@@ -133,7 +134,7 @@ class SmolVLAEngine:
     def _lay_out(self, observation: Mapping[str, npt.NDArray[Any]]) -> _Plan:
         size = len(observation["tokens"])
         outputs = self._prefix.get_outputs()
-        shapes = [[size if extent == "batch" else extent for extent in node.shape] for node in outputs]
+        shapes = [[size if extent == BATCH else extent for extent in node.shape] for node in outputs]
         if not all(isinstance(extent, int) for shape in shapes for extent in shape):  # a free number of tokens
             shapes = [array.shape for array in self._prefix.run(None, dict(observation))]
         prefix = self._prefix.io_binding()

@@ -38,9 +38,7 @@ class ACT(nn.Module):
         if not set(vectors) <= {STATE, ENVIRONMENT}:
             raise ModelError(f"input_features: {', '.join(vectors)}; ACT takes {STATE} and {ENVIRONMENT} beside images")
         cameras = checkpoint.of_type("VISUAL")
-        ordered = tuple(
-            vectors[name] for name in (STATE, ENVIRONMENT) if name in vectors
-        )  # not as config.json has them
+        ordered = tuple(vectors[name] for name in (STATE, ENVIRONMENT) if name in vectors)
         self.features = ordered + cameras
         self.inputs = tuple(checkpoint.outside(feature) for feature in self.features)
 

@@ -18,9 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from edge_runtime.errors import ModelError
+from policy_server.engines.options import BATCH
 
 Axes = Mapping[int, str]  # dimension -> the name of what varies along it
-BATCH = "batch"
 OPSETS = range(18, 24)  # 18 is what torch's exporter writes; it converts upwards
 MAX_INLINE_BYTES = 1_900_000_000  # protobuf ends at 2 GB; above, the weights go beside the graph
 MIN_HALVED = 1024  # smaller tensors are not worth a node

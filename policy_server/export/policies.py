@@ -15,12 +15,13 @@ from edge_runtime.errors import ConfigError, ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.bundle import TASK
 from policy_server.engines.guidance import gains
+from policy_server.engines.options import BATCH
 from policy_server.engines.smolvla import MAX_TOKENS, NOISE, PREVIOUS, WEIGHTS
 from policy_server.engines.tokens import Tokenizer
 from policy_server.export import tokenizer, vlm
 from policy_server.export.act import ACT
 from policy_server.export.checkpoint import Checkpoint, Feature
-from policy_server.export.graph import BATCH, GraphOptions, export_graph
+from policy_server.export.graph import GraphOptions, export_graph
 from policy_server.export.parity import Array, Observation
 from policy_server.export.smolvla import Prefix, SmolVLA, Step
 

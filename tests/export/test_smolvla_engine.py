@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from edge_runtime.errors import ModelError
 from policy_server import bundle
-from policy_server.engines import Engine, open_engine
+from policy_server.engines import Engine, open_engine, options
 from policy_server.engines.guidance import weights
 from policy_server.engines.providers import NAMES, Runtime
 from policy_server.engines.smolvla import FREE_WIDTHS, SmolVLAEngine
@@ -121,6 +122,16 @@ def test_an_engine_that_captures_fills_batches_up_to_a_size_it_was_warmed_for(
         assert len(actions) == count
         np.testing.assert_allclose(actions, engine.infer(batch), atol=1e-3)
     assert capturing._plans == kept
+
+
+@pytest.mark.parametrize("role", ["prefix", "step"])
+def test_tensorrt_gets_a_profile_for_each_graph(bundle_of: BundleOf, role: str) -> None:
+    graph = bundle.load(bundle_of("smolvla_tiny")).graphs[role]
+    inputs = onnxruntime.InferenceSession(str(graph), providers=[NAMES["cpu"]]).get_inputs()
+    told = options.tensorrt({}, inputs=inputs, max_batch=8, graphs=False, cache=None)
+    least, most = (told[f"trt_profile_{extent}_shapes"].split(",") for extent in ("min", "max"))
+    assert len(least) == len(most) == sum("batch" in node.shape for node in inputs)
+    assert not set(least) & set(most)
 
 
 def test_a_graph_of_another_policy_is_refused(bundle_of: Callable[..., Path]) -> None:

@@ -67,6 +67,13 @@ def test_tensorrt_gets_a_profile_over_all_batch_sizes() -> None:
     assert not any("profile" in name for name in tensorrt(inputs=[Node("x", [1, 6])]))
 
 
+def test_the_batch_need_not_be_the_first_extent() -> None:
+    keys, mask = Node("keys", [16, "batch", 5, 177, 64]), Node("mask", ["batch", 177])
+    told = tensorrt(inputs=[keys, mask, Node("step", [1])])
+    assert told["trt_profile_min_shapes"] == "keys:16x1x5x177x64,mask:1x177"
+    assert told["trt_profile_max_shapes"] == "keys:16x8x5x177x64,mask:8x177"
+
+
 def test_a_free_length_has_no_profile() -> None:
     with pytest.raises(ConfigError, match=r"tensorrt needs fixed shapes, and tokens is \['batch', 'length'\]"):
         tensorrt(inputs=[Node("tokens", ["batch", "length"])])
