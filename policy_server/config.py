@@ -8,7 +8,7 @@ from pathlib import Path
 from edge_runtime.checks import check_ranges
 from edge_runtime.errors import ConfigError
 from policy_server.engines.cache import DEFAULT as DEFAULT_CACHE
-from policy_server.engines.options import check_names
+from policy_server.engines.options import check as check_options
 from policy_server.engines.providers import CONFIGURABLE, Providers
 
 
@@ -103,4 +103,4 @@ class ServerConfig:
             raise ConfigError(
                 f"limits.connections: {self.limits.connections} is less than max_sessions {self.max_sessions}"
             )
-        check_names(self.provider_options, CONFIGURABLE)
+        check_options(self.provider_options, CONFIGURABLE)

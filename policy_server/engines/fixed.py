@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policy_server.bundle import Feature
+from policy_server.engines.options import DEVICE
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -30,13 +31,13 @@ class FixedBatch:
         self._session = session
         self._binding = session.io_binding()
         self._inputs = {
-            name: ort.OrtValue.ortvalue_from_numpy(np.zeros((size, *feature.shape), feature.dtype), device, 0)
+            name: ort.OrtValue.ortvalue_from_numpy(np.zeros((size, *feature.shape), feature.dtype), *device)
             for name, feature in inputs.items()
         }
         for name, value in self._inputs.items():
             self._binding.bind_ortvalue_input(name, value)
         name, feature = output
-        self._output = ort.OrtValue.ortvalue_from_numpy(np.zeros((size, *feature.shape), feature.dtype), device, 0)
+        self._output = ort.OrtValue.ortvalue_from_numpy(np.zeros((size, *feature.shape), feature.dtype), *device)
         self._binding.bind_ortvalue_output(name, self._output)
         self._options = run_options(ort, size)
 
@@ -58,9 +59,12 @@ def filled(batch: Arrays, size: int) -> Arrays:
     return {name: np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) for name, array in batch.items()}
 
 
-def device_of(session: Any) -> str:
-    """ONNX Runtime's name of the device whose memory `session` works in."""
-    return "cpu" if session.get_providers()[0] == "CPUExecutionProvider" else "cuda"
+def device_of(session: Any) -> tuple[str, int]:
+    """ONNX Runtime's name and number of the device whose memory `session` works in."""
+    provider = session.get_providers()[0]
+    if provider == "CPUExecutionProvider":
+        return "cpu", 0
+    return "cuda", int(session.get_provider_options()[provider][DEVICE])
 
 
 def run_options(ort: ModuleType, graph: int) -> Any:

@@ -10,15 +10,22 @@ from edge_runtime.errors import ConfigError
 from edge_runtime.schema import hint
 
 BATCH = "batch"  # what every graph calls its one free extent
+DEVICE = "device_id"
 Option = bool | int | float | str
 Options = dict[str, str]
 
 
-def check_names(given: Mapping[str, Mapping[str, Option]], known: Iterable[str]) -> None:
-    """Raises ConfigError for a provider that takes no options, or is none."""
-    for provider in given:
+def check(given: Mapping[str, Mapping[str, Option]], known: Iterable[str]) -> None:
+    """Raises ConfigError for a provider that takes no options, or is none, and for a device that cannot be."""
+    for provider, told in given.items():
         if provider not in known:
             raise ConfigError(f"provider_options.{provider}: takes no options; {hint(provider, known)}")
+        device = told.get(DEVICE, 0)
+        if isinstance(device, bool) or not isinstance(device, int) or device < 0:
+            raise ConfigError(f"provider_options.{provider}.{DEVICE}: {device!r} is not the number of a GPU, 0 or more")
+    devices = {str(told[DEVICE]) for told in given.values() if DEVICE in told}
+    if len(devices) > 1:
+        raise ConfigError(f"provider_options: {DEVICE}: {' and '.join(sorted(devices))}; a policy runs on one GPU")
 
 
 def cuda(given: Mapping[str, Option], *, graphs: bool) -> Options:

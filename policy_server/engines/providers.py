@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from edge_runtime.errors import ConfigError, EdgeRuntimeError, ModelError
 from policy_server.engines import cache, options
-from policy_server.engines.options import Option, Options
+from policy_server.engines.options import DEVICE, Option, Options
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,11 @@ class Runtime:
     max_batch: int = 8
     cache_dir: Path = cache.DEFAULT
     cuda_graphs: bool = False
+
+    @property
+    def device(self) -> int:
+        """The number of the GPU; `options.check` has seen to it that the providers agree."""
+        return int(next((told[DEVICE] for told in self.options.values() if DEVICE in told), 0))
 
 
 def import_onnxruntime() -> ModuleType:
@@ -129,16 +134,15 @@ def _providers(
     if name == NAMES["cpu"]:
         return [(name, {})]
     graphs = runtime.cuda_graphs and static
-    cuda = runtime.options.get("cuda", {})
+    cuda, tensorrt = ({DEVICE: runtime.device, **runtime.options.get(name, {})} for name in CONFIGURABLE)
     if name == NAMES["cuda"]:
         return [(name, options.cuda(cuda, graphs=graphs))]
-    tensorrt = runtime.options.get("tensorrt", {})
     told = options.tensorrt(
         tensorrt,
         inputs=_inputs(ort, graph),
         max_batch=runtime.max_batch,
         graphs=graphs,
-        cache=cache.folder(runtime.cache_dir, ort, weights, int(tensorrt.get("device_id", 0))),
+        cache=cache.folder(runtime.cache_dir, ort, weights, runtime.device),
     )
     return [(name, told), (NAMES["cuda"], options.cuda(cuda, graphs=False))]
 

@@ -168,4 +168,4 @@ class SmolVLAEngine:
         return self._on_device(np.zeros(shape, dtype))
 
     def _on_device(self, array: npt.NDArray[Any]) -> Any:
-        return import_onnxruntime().OrtValue.ortvalue_from_numpy(array, device_of(self._step), 0)
+        return import_onnxruntime().OrtValue.ortvalue_from_numpy(array, *device_of(self._step))

@@ -93,7 +93,7 @@ def _time(runtime: Runtime, operator: str, shape: Sequence[int]) -> float:
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
         session = open_session(path, runtime)
     binding: Any = session.io_binding()
-    arrays = [ort.OrtValue.ortvalue_from_numpy(np.ones(shape, np.float32), device_of(session), 0) for _ in range(3)]
+    arrays = [ort.OrtValue.ortvalue_from_numpy(np.ones(shape, np.float32), *device_of(session)) for _ in range(3)]
     binding.bind_ortvalue_input("a", arrays[0])
     binding.bind_ortvalue_input("b", arrays[1])
     binding.bind_ortvalue_output("c", arrays[2])

@@ -22,7 +22,7 @@ from policy_server.config import ServerConfig
 from policy_server.engines import act, cache, open_engine, options
 from policy_server.engines.act import ActEngine
 from policy_server.engines.cache import BuiltFor
-from policy_server.engines.fixed import FixedBatch
+from policy_server.engines.fixed import FixedBatch, device_of
 from policy_server.engines.providers import Runtime
 
 from .bundles import write_bundle
@@ -126,6 +126,20 @@ def test_options_for_a_provider_that_takes_none_are_refused(provider: str, said:
         ServerConfig(provider_options={provider: {"x": 1}})
 
 
+@pytest.mark.parametrize("device", ["x", -1, 1.5, True])
+def test_a_device_that_is_no_number_is_refused(device: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"provider_options\.cuda\.device_id: .* is not the number of a GPU"
+    ):
+        ServerConfig(provider_options={"cuda": {"device_id": device}})
+
+
+def test_one_policy_runs_on_one_device() -> None:
+    with pytest.raises(ConfigError, match=r"provider_options: device_id: 0 and 1; a policy runs on one GPU"):
+        ServerConfig(provider_options={"cuda": {"device_id": 1}, "tensorrt": {"device_id": 0}})
+    ServerConfig(provider_options={"cuda": {"device_id": 1}, "tensorrt": {"device_id": 1}})
+
+
 # The cache.
 
 BUILT_FOR = BuiltFor("weights", "1.32.0", "tensorrt 101200", "NVIDIA H200 sm_90")
@@ -224,6 +238,15 @@ def test_versions_and_devices_are_asked_of_the_libraries(monkeypatch: pytest.Mon
 
 
 # Fixed addresses.
+
+
+@pytest.mark.parametrize("provider", ["CUDAExecutionProvider", "TensorrtExecutionProvider"])
+def test_memory_is_on_the_device_that_the_session_runs_on(provider: str) -> None:
+    told = {provider: {"device_id": "1"}, "CPUExecutionProvider": {}}
+    session = types.SimpleNamespace(get_providers=lambda: list(told), get_provider_options=lambda: told)
+    assert device_of(session) == ("cuda", 1)
+    del told[provider]
+    assert device_of(session) == ("cpu", 0)
 
 
 @pytest.mark.parametrize("have", [1, 2, 3])

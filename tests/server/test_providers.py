@@ -140,6 +140,18 @@ def test_what_tensorrt_cannot_run_goes_to_cuda(tiny: Path, tmp_path: Path, gpu_b
     assert "enable_cuda_graph" not in cuda
 
 
+@pytest.mark.parametrize("named_for", ["cuda", "tensorrt"])
+def test_tensorrt_and_what_it_leaves_to_cuda_are_on_one_device(
+    tiny: Path, gpu_build: Callable[..., GpuBuild], monkeypatch: pytest.MonkeyPatch, named_for: str
+) -> None:
+    build = gpu_build({TENSORRT: [TENSORRT, CUDA, CPU]})
+    kept_for: list[int] = []
+    monkeypatch.setattr(providers.cache, "folder", lambda root, ort, weights, device: kept_for.append(device))
+    open_session(tiny / "policy.onnx", Runtime("tensorrt", options={named_for: {"device_id": 1}}))
+    assert [told["device_id"] for _, told in build.asked[0]] == ["1", "1"]
+    assert kept_for == [1]
+
+
 @pytest.mark.parametrize("wanted", ["auto", "cuda"])
 def test_an_option_that_onnxruntime_rejects_is_an_error_even_for_auto(
     tiny: Path, gpu_build: Callable[..., GpuBuild], wanted: Any
