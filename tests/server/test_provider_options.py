@@ -128,9 +128,7 @@ def test_options_for_a_provider_that_takes_none_are_refused(provider: str, said:
 
 @pytest.mark.parametrize("device", ["x", -1, 1.5, True])
 def test_a_device_that_is_no_number_is_refused(device: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"provider_options\.cuda\.device_id: .* is not the number of a GPU"
-    ):
+    with pytest.raises(ConfigError, match=r"provider_options\.cuda\.device_id: .* is not the number of a GPU"):
         ServerConfig(provider_options={"cuda": {"device_id": device}})
 
 
