@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import ClassVar
 
 from edge_runtime import flags, output
@@ -23,6 +24,7 @@ from edge_runtime.motors.feetech import TICKS_PER_TURN
 from edge_runtime.robots import so_servos
 from edge_runtime.robots.so_servos import FIELD_REGISTERS, IDS, MULTI_TURN
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LAST_TICK = TICKS_PER_TURN - 1
 LOOK_EVERY_S = 0.03
 LEAST = 400  # ticks, 35 degrees: a joint that moved less was forgotten
@@ -47,8 +49,8 @@ def main(argv: list[str]) -> int:
     output.make_folder(file.parent, "robot.calibration_dir")  # told before a person has moved the arm
     output.check(file, "robot.id")
     terminal = Terminal("calibrate")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a window that is closed ends it as Ctrl-C does
-        signal.signal(number, signal.default_int_handler)
+    for number in ENDING:  # a window that is closed ends it as Ctrl-C does
+        signal.signal(number, _end)
     with bus_of(config.robot) as bus:
         so_servos.check_models(bus)
         terminal.say(f"Calibrating {config.robot.id} on {bus.port}. Ctrl-C leaves its servos as they were.\n")
@@ -57,10 +59,22 @@ def main(argv: list[str]) -> int:
         with _put_back_unless_done(terminal, bus):
             calibration = old or _measure(terminal, bus)
             _write(bus, calibration)
+            _ignore_signals()  # from here on it is done to the end
             if old is None:
                 _save(terminal, file, calibration)
     terminal.say("wrote offsets and ranges into the servos\n\nNext: edge-runtime doctor, with the same flags")
     return 0
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C does, but only once: a window that is closed may say so twice, and a person be impatient."""
+    _ignore_signals()
+    raise KeyboardInterrupt
+
+
+def _ignore_signals() -> None:
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _wants_new(terminal: Terminal, file: Path) -> bool:
@@ -82,11 +96,11 @@ def _let_go(terminal: Terminal, bus: Bus) -> None:
 def _put_back_unless_done(terminal: Terminal, bus: Bus) -> Iterator[None]:
     """Memory open for writing inside; whatever ends it early, Ctrl-C above all, puts the servos' memory back."""
     before = {name: bus.read_all(name, IDS.values()) for name in _REGISTERS}
-    bus.establish("Lock", dict.fromkeys(IDS.values(), 0))
     try:
+        bus.establish("Lock", dict.fromkeys(IDS.values(), 0))
         yield
     except BaseException:
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C
+        _ignore_signals()
         try:
             for name, values in before.items():
                 bus.establish(name, values)
@@ -94,8 +108,6 @@ def _put_back_unless_done(terminal: Terminal, bus: Bus) -> Iterator[None]:
             terminal.say("\nnothing is changed; torque is off")
         except BusError as error:
             terminal.say(f"\nthe servos are not as they were: {error}; calibrate again before the arm is used")
-        finally:
-            signal.signal(signal.SIGINT, handler)
         raise
     bus.establish("Lock", dict.fromkeys(IDS.values(), 1))
 

@@ -36,12 +36,15 @@ def find(bus: Bus) -> Identity:
     if len(found) > 1:
         who = ", ".join(map(str, found))
         raise BusError(f"{len(found)} servos answer ({who}): leave only the one on the adapter", port=bus.port)
+    together = BusError("servos answer all at once: leave only the one on the adapter", port=bus.port)
     if not found:
         if bus.stray + bus.damaged > noise:
-            raise BusError("servos answer all at once: leave only the one on the adapter", port=bus.port)
+            raise together
         raise BusError("no servo answers at any rate: is it plugged in, and its supply on?", port=bus.port)
     (identity,) = found
     bus.set_baud(identity.baud)
+    if bus.discover() != [identity.id] or bus.stray + bus.damaged > noise:  # its answer was one of several
+        raise together
     model = bus.read(identity.id, "Model_Number")
     if model != MODEL:
         name = MODELS.get(model, "unknown")

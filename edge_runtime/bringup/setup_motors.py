@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,20 +43,27 @@ def main(argv: list[str]) -> int:
     joints = [config.joint] if config.joint else list(reversed(JOINTS))  # as LeRobot: from the gripper down
     with bus:
         terminal.say(f"Servos on {bus.port}: one at a time, Ctrl-C ends. All get {BAUD} bit/s.\n")
-        for joint in joints:
-            _set_up(terminal, bus, joint)
+        for number, joint in enumerate(joints):
+            _set_up(terminal, bus, joint, joints[:number])
         if not config.joint:
             _check_chain(terminal, bus)
     return 0
 
 
-def _set_up(terminal: Terminal, bus: Bus, joint: str) -> None:
-    """Ask until the servo of `joint` has its id."""
+def _set_up(terminal: Terminal, bus: Bus, joint: str, done: Sequence[str]) -> None:
+    """Ask until the servo of `joint` has its id; those that are `done` keep theirs."""
     wanted = Identity(IDS[joint], BAUD)
+    taken = {Identity(IDS[each], BAUD): each for each in done}
     while True:
         terminal.ask(f"Connect the {joint}'s servo only, then press Enter.")
         try:
             found = identity.find(bus)
+            if found in taken:
+                raise BusError(
+                    f"this is still the {taken[found]}'s servo ({found}): connect the {joint}'s. If it is "
+                    f"the {joint}'s, end here, and set it up with --joint={joint}",
+                    port=bus.port,
+                )
             if found != wanted:
                 identity.assign(bus, found, wanted.id)
         except BusError as error:

@@ -46,8 +46,12 @@ class Terminal:
         self.say(wrap(text, f"  {sign} "))
 
     def ask(self, question: str) -> str:
-        """The answer, without spaces around it. KeyboardInterrupt at the end of input, as for Ctrl-C."""
+        """The answer, without spaces around it. KeyboardInterrupt at the end of input, as for Ctrl-C.
+
+        What was typed before the question is no answer: a key pressed twice must not let the arm fall.
+        """
         self._shown = 0
+        termios.tcflush(self._source, termios.TCIFLUSH)
         print(question, end=" ", file=self._target, flush=True)
         return self._read()
 

@@ -9,13 +9,18 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from edge_runtime.bringup import calibrate
+from edge_runtime.bringup.terminal import Terminal
 from edge_runtime.config import SO101FollowerConfig
 from edge_runtime.motors import calibration as calibrations
+from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.calibration import JOINTS, JointCalibration
 from edge_runtime.robots.so_follower import SOFollower
+from edge_runtime.robots.so_servos import IDS
 from edge_runtime.virtual_arm.bus import VirtualBus
 
 from .person import CTRL_C, Person
@@ -171,6 +176,37 @@ def test_ctrl_c_leaves_the_servos_as_they_were(arm: VirtualBus, tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("again", calibrate.ENDING)
+def test_nothing_disturbs_the_putting_back(arm: VirtualBus, again: int) -> None:
+    """The window is closed, of which kernel and shell tell; or Ctrl-C is pressed again, or the system goes down."""
+
+    class Disturbed(Bus):
+        def establish(self, name: str, values: Mapping[int, int], tries: int = 3) -> None:
+            super().establish(name, values, tries)
+            if ended:
+                signal.raise_signal(again)
+
+    def begin_and_end(bus: Bus) -> None:
+        nonlocal ended
+        with calibrate._put_back_unless_done(said, bus):
+            bus.establish("Phase", dict.fromkeys(IDS.values(), 12 | 16))
+            ended = True
+            signal.raise_signal(signal.SIGHUP)
+
+    ended = False
+    before, said = arm.values("Phase"), Mock(spec=Terminal)
+    handlers = {number: signal.signal(number, calibrate._end) for number in calibrate.ENDING}
+    try:
+        with Disturbed(arm.path, timeout_s=0.2) as bus, pytest.raises(KeyboardInterrupt):
+            begin_and_end(bus)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert arm.values("Phase") == before
+    assert arm.values("Lock") == [1] * 6
+    said.say.assert_called_once_with("\nnothing is changed; torque is off")
+
+
 def test_a_file_that_cannot_be_written_is_told_before_the_arm_is_moved(arm: VirtualBus, tmp_path: Path) -> None:
     (tmp_path / "folder").touch()  # in the way
     before = memory(arm)
@@ -195,7 +231,7 @@ def test_the_old_file_is_kept_or_written_into_the_servos(arm: VirtualBus, tmp_pa
     old = {joint: JointCalibration(number, 0, number, 700, 3000) for number, joint in enumerate(JOINTS, start=1)}
     calibrations.save(file, old)
     with Person(*flags(arm, tmp_path)) as person:
-        person.see("There is a calibration already: ")
+        person.see("w and Enter writes it")
         person.press("w\n")
         person.see("wrote offsets and ranges into the servos")
         assert person.leave() == 0

@@ -87,6 +87,25 @@ def test_it_asks_again_until_the_right_servo_is_there(arm: VirtualBus) -> None:
     assert not arm.log.writes("ID")
 
 
+def test_a_servo_that_was_just_set_up_keeps_its_id(arm: VirtualBus) -> None:
+    connect(arm, 6)
+    with Person(*flags(arm)) as person:
+        person.see("Connect the gripper's servo only")
+        person.press()
+        person.see("✓ gripper: id 6, as it was")
+        person.see("Connect the wrist_roll's servo only")
+        person.press()  # the gripper's is on the adapter still
+        shown = person.see(r"✗ this is still (.|\n)*--joint=wrist_roll")
+        assert "this is still the gripper's servo (id 6): connect the wrist_roll's" in " ".join(shown.split())
+        connect(arm, 5)
+        person.see("Connect the wrist_roll's servo only")
+        person.press()
+        person.see("✓ wrist_roll: id 5, as it was")
+        person.press(CTRL_C)
+        assert person.leave() == 130
+    assert not arm.log.writes("ID")
+
+
 def test_two_new_servos_at_once_are_refused(arm: VirtualBus) -> None:
     make(arm, 5, id=1)
     make(arm, 6, id=1)
@@ -95,8 +114,9 @@ def test_two_new_servos_at_once_are_refused(arm: VirtualBus) -> None:
         find(bus)
 
 
-def test_answers_that_spoil_each_other_are_told_from_none(arm: VirtualBus) -> None:
-    arm.inject({"fault": "corrupt"})
+@pytest.mark.parametrize("spoilt", [ALL, ALL[:-1]])  # the last one comes through
+def test_answers_that_spoil_each_other_are_told_from_none(arm: VirtualBus, spoilt: list[int]) -> None:
+    arm.inject({"fault": "corrupt", "ids": spoilt})
     with Bus(arm.path) as bus, pytest.raises(BusError, match="all at once"):
         find(bus)
 
