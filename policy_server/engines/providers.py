@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ NAMES = {
 }
 # TensorRT is never automatic: it builds an engine for minutes at every first start.
 AUTO = ("cuda", "cpu")
+PRODUCTS = ("Conv", "Gemm", "MatMul", "Attention")  # in an operator's name: nearly all the time goes there
 CONFIGURABLE = ("cuda", "tensorrt")  # the CPU's takes options and ignores them, whatever they say
 
 
@@ -81,7 +83,8 @@ def session_options(ort: ModuleType, runtime: Runtime) -> Any:
     options.intra_op_num_threads = runtime.threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.log_severity_level = 3  # what matters comes back as an exception
+    options.log_severity_level = 3  # what matters comes back as an exception, or is asked for
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # for `placement`
     return options
 
 
@@ -123,7 +126,10 @@ def _create(ort: ModuleType, graph: Path, name: str, runtime: Runtime, weights: 
         )
     except Exception as error:  # its exceptions share no base of their own
         raise _translated(error, graph, name if on_gpu else "") from error
-    require([each for each, _ in providers], session.get_providers())
+    wanted = [each for each, _ in providers]
+    require(wanted, session.get_providers())
+    if on_gpu:
+        require_placed(graph, wanted, placement(session))
     return session
 
 
@@ -163,6 +169,37 @@ def require(wanted: Sequence[str], got: Sequence[str]) -> None:
     """Refuse ONNX Runtime's silent fall-back: it logs a line and runs on the CPU. Raises ConfigError."""
     if list(got[: len(wanted)]) != list(wanted):
         raise ConfigError(f"providers: wanted {', '.join(wanted)}, got {', '.join(got) or 'none'} (see `nvidia-smi`)")
+
+
+def placement(session: Any) -> Mapping[str, Counter[str]]:
+    """Provider -> how many nodes of each operator it runs; empty before onnxruntime 1.24, which cannot tell."""
+    placed: dict[str, Counter[str]] = defaultdict(Counter)
+    if hasattr(session, "get_provider_graph_assignment_info"):
+        for part in session.get_provider_graph_assignment_info():
+            placed[part.ep_name].update(node.op_type for node in part.get_nodes())
+    return placed
+
+
+def require_placed(graph: Path, wanted: Sequence[str], placed: Mapping[str, Counter[str]]) -> None:
+    """Refuse the fall-back by node: what has no kernel on the GPU goes to the CPU, and nothing is said.
+
+    What a shape is computed from belongs there; products do not. Raises ConfigError.
+    """
+    if not placed:
+        return
+    counts = ", ".join(f"{name} {operators.total()}" for name, operators in placed.items())
+    if not placed.get(wanted[0]):
+        raise ConfigError(f"providers: wanted {wanted[0]}, got no node of {graph.name} on it ({counts})")
+    astray = [
+        f"{count} {operator}"
+        for operator, count in placed.get(NAMES["cpu"], Counter[str]()).items()
+        if any(product in operator for product in PRODUCTS)
+    ]
+    if astray:
+        raise ConfigError(
+            f"providers: wanted {wanted[0]}, got {', '.join(astray)} of {graph.name} on the CPU ({counts})"
+        )
+    log.info("%s: nodes by provider: %s", graph.name, counts)
 
 
 def _translated(error: Exception, graph: Path, provider: str) -> EdgeRuntimeError:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
@@ -18,7 +21,9 @@ from policy_server.engines.providers import (
     check,
     import_onnxruntime,
     open_session,
+    placement,
     require,
+    require_placed,
     session_options,
 )
 
@@ -77,12 +82,21 @@ def test_a_missing_onnxruntime_names_what_to_install(monkeypatch: pytest.MonkeyP
         check(Runtime("auto"))
 
 
-class GpuBuild:
-    """onnxruntime-gpu on a machine of our choice: `got` is what a session ends up with, `fails` what it says."""
+@dataclass
+class Node:
+    op_type: str
 
-    def __init__(self, got: dict[str, list[str]], fails: dict[str, str]) -> None:
+
+class GpuBuild:
+    """onnxruntime-gpu on a machine of our choice.
+
+    `got` is what a session ends up with, `fails` what it says, `placed` where its nodes are.
+    """
+
+    def __init__(self, got: dict[str, list[str]], fails: dict[str, str], placed: dict[str, list[str]] | None) -> None:
         self._got = got
         self._fails = fails
+        self._placed = placed
         self.asked: list[list[tuple[str, dict[str, str]]]] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -102,13 +116,22 @@ class GpuBuild:
         session = onnxruntime.InferenceSession(graph, options, [CPU])
         got = self._got.get(first, [CPU])
         session.get_providers = lambda: got
+        placed = self._placed or {first: ["Add"]}
+        session.get_provider_graph_assignment_info = lambda: [
+            SimpleNamespace(ep_name=name, get_nodes=lambda operators=operators: list(map(Node, operators)))
+            for name, operators in placed.items()
+        ]
         return session
 
 
 @pytest.fixture
 def gpu_build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuBuild]:
-    def install(got: dict[str, list[str]] | None = None, fails: dict[str, str] | None = None) -> GpuBuild:
-        build = GpuBuild(got or {}, fails or {})
+    def install(
+        got: dict[str, list[str]] | None = None,
+        fails: dict[str, str] | None = None,
+        placed: dict[str, list[str]] | None = None,
+    ) -> GpuBuild:
+        build = GpuBuild(got or {}, fails or {}, placed)
         monkeypatch.setattr(providers, "import_onnxruntime", lambda: build)
         return build
 
@@ -127,6 +150,48 @@ def test_a_gpu_build_without_a_gpu_is_refused_unless_auto(
     assert open_session(graph, Runtime("auto")).get_providers() == [CPU]
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.endswith(f"; trying {CPU}")
+
+
+BOTH = {CUDA: [CUDA, CPU], TENSORRT: [TENSORRT, CUDA, CPU]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "placed", "said"),
+    [
+        ("cuda", {CPU: ["Add", "Add"]}, rf"wanted {CUDA}, got no node of policy.onnx on it \({CPU} 2\)"),
+        ("tensorrt", {CUDA: ["MatMul"]}, rf"wanted {TENSORRT}, got no node of policy.onnx on it \({CUDA} 1\)"),
+        (
+            "cuda",
+            {CUDA: ["MatMul"], CPU: ["Shape", "Conv", "FusedMatMul", "Conv"]},
+            rf"wanted {CUDA}, got 2 Conv, 1 FusedMatMul of policy.onnx on the CPU \({CUDA} 1, {CPU} 4\)",
+        ),
+    ],
+)
+def test_a_silent_fall_back_by_node_is_refused(
+    tiny: Path, gpu_build: Callable[..., GpuBuild], wanted: Any, placed: dict[str, list[str]], said: str
+) -> None:
+    gpu_build(BOTH, placed=placed)
+    with pytest.raises(ConfigError, match=said):
+        open_session(tiny / "policy.onnx", Runtime(wanted))
+
+
+@pytest.mark.parametrize("wanted", ["cuda", "tensorrt"])
+def test_where_the_nodes_run_is_said(
+    tiny: Path, gpu_build: Callable[..., GpuBuild], caplog: pytest.LogCaptureFixture, wanted: Any
+) -> None:
+    caplog.set_level(logging.INFO)
+    name = providers.NAMES[wanted]
+    gpu_build(BOTH, placed={name: ["MatMul", "Add"], CPU: ["Shape"]})
+    open_session(tiny / "policy.onnx", Runtime(wanted))
+    assert f"policy.onnx: nodes by provider: {name} 2, {CPU} 1" in caplog.messages
+
+
+def test_an_onnxruntime_tells_where_nodes_run_or_is_too_old_to(tiny: Path) -> None:
+    session = open_session(tiny / "policy.onnx", Runtime("cpu"))
+    tells = hasattr(session, "get_provider_graph_assignment_info")
+    assert placement(session).keys() == ({CPU} if tells else set())
+    assert placement(object()) == {}
+    require_placed(tiny, [CUDA], {})
 
 
 def test_what_tensorrt_cannot_run_goes_to_cuda(tiny: Path, tmp_path: Path, gpu_build: Callable[..., GpuBuild]) -> None:
