@@ -12,11 +12,13 @@ from typing import Any
 
 import grpc
 
+from edge_runtime.errors import ConfigError
 from edge_runtime.wire.messages import Hello, Policy, Welcome
 from policy_server.admission import Fault
 from policy_server.bundle import Bundle
 from policy_server.cleaning import match_keys
 from policy_server.engines import Engine
+from policy_server.engines.providers import NAMES
 from policy_server.load import Load
 from policy_server.model_stats import ModelStats
 from policy_server.outbox import Outbox
@@ -76,7 +78,7 @@ class Model:
 
     def replace(self, bundle: Bundle) -> Future[str]:
         """Load and warm up `bundle` beside what serves. Done once it serves, or holds why it does not."""
-        return self.scheduler.replace(partial(self._open_engine, bundle), partial(self._turn_to, bundle.policy))
+        return self.scheduler.replace(partial(self._open_beside, bundle), partial(self._turn_to, bundle.policy))
 
     def unload(self) -> None:
         """End every session with the reason, then the engine."""
@@ -85,6 +87,17 @@ class Model:
             for session in self._sessions:
                 session.end(self._gone())
         self.scheduler.stop()
+
+    def _open_beside(self, bundle: Bundle) -> Engine:
+        """An engine beside the one that serves. Raises ConfigError for `auto`'s CPU where it would replace a GPU."""
+        engine = self._open_engine(bundle)
+        serves = self.scheduler.provider
+        if engine.provider == NAMES["cpu"] != serves:
+            raise ConfigError(
+                f"providers: {self.name} runs on {serves}, the replacement would on {engine.provider}"
+                " (has the GPU memory for both? the log says more)"
+            )
+        return engine
 
     def _turn_to(self, policy: Policy) -> None:
         """Between two batches: what comes from now on is of `policy`. Those whom it does not fit hear why and leave."""

@@ -76,7 +76,8 @@ class Models:
         with self._changing:
             bundle = bundles.load(bundles.locate(name))
             model = self._named(bundle.policy.name)
-            self._await(model, model.replace(bundle), say)
+            provider = self._await(model, model.replace(bundle), say)
+            log.info("%s runs on %s", model.name, provider)
             return model
 
     def unload(self, name: str, *, force: bool) -> None:

@@ -24,11 +24,12 @@ from edge_runtime.wire.messages import Chunk, Pace, Policy, Replaced, Welcome
 from policy_server import bundle, models_word
 from policy_server.admin import Admin
 from policy_server.config import LimitsConfig
+from policy_server.engines.providers import NAMES
 from policy_server.models import Models
 from policy_server.server import PolicyServer
 
 from .bundles import write_bundle
-from .conftest import Engines, serving
+from .conftest import Engines, HeldEngine, serving
 from .robots import Robot, hello_to, look, refusal, status_of
 
 BIAS = 100.0
@@ -170,6 +171,29 @@ def test_a_bundle_that_fails_its_check_changes_nothing(
             assert said in capsys.readouterr().err
         chunk = robot.ask(look(1))
         assert (chunk.digest, bias_of(chunk, 0.0)) == (policy.digest, 0.0)
+
+
+def test_a_replacement_does_not_move_from_the_gpu_to_the_cpu(
+    tiny: Path,
+    biased: Path,
+    policy: Policy,
+    engines: Engines,
+    socket_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(HeldEngine, "provider", NAMES["cuda"])
+    with serving(tiny, admin_socket=socket_path) as server, Robot(server.address, hello_to(policy)) as robot:
+        robot.welcomed()
+        monkeypatch.setattr(HeldEngine, "provider", NAMES["cpu"])  # as `auto` does where the memory is full
+        assert models(socket_path, "replace", biased) == 78
+        assert (
+            "tiny runs on CUDAExecutionProvider, the replacement would on CPUExecutionProvider"
+            in capsys.readouterr().err
+        )
+        assert bias_of(robot.ask(look(1)), 0.0) == 0.0
+        monkeypatch.setattr(HeldEngine, "provider", NAMES["cuda"])
+        assert models(socket_path, "replace", biased) == 0
 
 
 def test_a_replacement_that_does_not_fit_ends_the_sessions_with_the_reason(
