@@ -33,9 +33,22 @@ from edge_runtime.access import Access  # noqa: E402
 from edge_runtime.config import TlsConfig  # noqa: E402
 from edge_runtime.connection import ACT  # noqa: E402
 from edge_runtime.demo.processes import Process  # noqa: E402
+from edge_runtime.errors import EdgeRuntimeError  # noqa: E402
 from edge_runtime.stream import PolicyStream  # noqa: E402
-from edge_runtime.wire import codec  # noqa: E402
-from edge_runtime.wire.messages import Frame, Hello, Observation, Ping, Pixels, Policy  # noqa: E402
+from edge_runtime.wire import codec, policy_pb2  # noqa: E402
+from edge_runtime.wire.messages import (  # noqa: E402
+    Answer,
+    Chunk,
+    Frame,
+    Hello,
+    Observation,
+    Pace,
+    Ping,
+    Pixels,
+    Policy,
+    ServerMessage,
+    Welcome,
+)
 from policy_server import certificates  # noqa: E402
 from tests.server.bundles import write_bundle  # noqa: E402
 
@@ -61,14 +74,25 @@ class Line:
         hello = Hello(policy.joints, policy.cameras, policy.extra_state, policy.fps, policy.name)
         self._say.put(codec.encode_hello(hello).SerializeToString())
         self._call = self._channel.stream_stream(ACT)(iter(self._say.get, None), metadata=access.metadata)
-        next(self._call)
+        self._policy = policy
+        self._hear(Welcome)
 
-    def round_trip_s(self, messages: list[bytes]) -> float:
+    def round_trip_s(self, messages: list[bytes], expected: type[Answer | Ping]) -> float:
         began_s = time.perf_counter()
         for message in messages:
             self._say.put(message)
-        next(self._call)
-        return time.perf_counter() - began_s
+        return self._hear(expected) - began_s
+
+    def _hear(self, expected: type[ServerMessage]) -> float:
+        """When an answer came that is no Pace; EdgeRuntimeError for another one than `expected`."""
+        while True:
+            data = next(self._call)
+            heard_s = time.perf_counter()
+            answer = codec.decode_server_message(policy_pb2.ServerMessage.FromString(data), self._policy)
+            if isinstance(answer, expected):
+                return heard_s
+            if not isinstance(answer, Pace):  # asked as fast as it answers, it may say what it can carry
+                raise EdgeRuntimeError(f"answered {answer}, not with a {expected.__name__}")
 
     def close(self) -> None:
         self._say.put(None)
@@ -121,7 +145,7 @@ def compare(what: str, turns: int, lines: list[Line]) -> float:
     for turn in range(turns + turns // 10):
         messages = say(what, turn + 1 if what != "raw" else turn + 1_000_000)
         for which in (0, 1) if turn % 2 else (1, 0):
-            seconds = lines[which].round_trip_s(messages)
+            seconds = lines[which].round_trip_s(messages, Ping if what == "ping" else Chunk)
             if turn >= turns // 10:  # the first tenth is to get warm
                 took[which].append(seconds * 1e3)
     plain, tls = statistics.median(took[0]), statistics.median(took[1])

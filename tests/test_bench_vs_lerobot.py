@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import socket
 import subprocess
@@ -24,6 +25,8 @@ def versus(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import versus.diary
     import versus.line
     import versus.measures
+    import versus.scenarios
+    import versus.sides
     import versus.table
 
     return versus
@@ -106,6 +109,32 @@ def test_the_table_has_medians_ranges_ratios_and_a_verdict(versus: ModuleType) -
     ]
     assert len(table.text(lines).splitlines()) == 6
     assert [line.as_dict()["met"] for line in lines] == [True, False, False, None, True]
+
+
+def test_what_was_measured_in_another_way_is_measured_again(
+    versus: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenarios, sides = versus.scenarios, versus.sides
+    runs = itertools.count(1)
+    monkeypatch.setattr(scenarios, "SCENARIOS", {"counted": lambda setting: {("runs", "ours"): float(next(runs))}})
+    code, bundle = tmp_path / "code", tmp_path / "bundle"
+    for file in (code / "loop.py", bundle / "manifest.json"):
+        file.parent.mkdir()
+        file.write_text("one")
+    monkeypatch.setattr(scenarios, "CODE", [code])
+
+    def run(*, latency_s: float = 0.2, seconds: float = 10.0) -> float:
+        both = sides.LeRobot(Path("python"), Path("checkpoint"), latency_s), sides.Edge(bundle, latency_s)
+        place = sides.Place(tmp_path, tmp_path, frozenset({0}), frozenset({1}))
+        setting = scenarios.Setting(*both, place, seconds, (np.zeros((50, 6)), np.zeros((50, 6))))
+        (found,) = scenarios.measure(setting, ["counted"], 1, lambda what: None)["runs", "ours"]
+        return float(found)
+
+    assert [run(), run(), run(latency_s=0.3), run(seconds=5.0), run()] == [1, 1, 2, 3, 1]
+    (bundle / "manifest.json").write_text("two")
+    assert run() == 4
+    (code / "loop.py").write_text("two")
+    assert run() == 5
 
 
 def test_a_line_has_its_speed_and_counts(versus: ModuleType) -> None:

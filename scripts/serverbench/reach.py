@@ -17,7 +17,7 @@ import numpy as np
 
 from edge_runtime.wire.messages import Chunk, Observation, Policy
 from policy_server import bundle
-from policy_server.bundle import STATE, Bundle, features
+from policy_server.bundle import STATE, Bundle
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime
 from serverbench import fleet, throughput, variant
@@ -52,7 +52,7 @@ def seeing(effort: Effort, threads: int) -> Iterator[Line]:
     """A policy with two cameras, 100 times as slow: the engine is what is short."""
     policy = load(SEEING).policy
     with Server(SEEING, threads=threads) as server:
-        yield throughput.line(throughput.flood(server, policy, effort), policy)
+        yield throughput.line(throughput.flood(server, load(SEEING), effort), policy)
 
 
 def forwards(effort: Effort, threads: int) -> Iterator[Line]:
@@ -103,7 +103,7 @@ def _small(server: Server, policy: Policy, effort: Effort) -> Iterator[Line]:
         f"{ms(together_s)}, at most {ms(most_s)} (2 x {ms(alone_s)} + {ms(forward_s)})",
         together_s <= most_s,
     )
-    flood = throughput.flood(server, policy, effort)
+    flood = throughput.flood(server, load(SMALL), effort)
     asking = flood.seen
     yield Line(
         "the same, each asking as soon as it is answered",
@@ -147,7 +147,7 @@ def _most(server: Server, policy: Policy, effort: Effort) -> Line:
         if good == effort.most_robots:
             break
     found = f"{good}, and no more were tried" if good == effort.most_robots else f"{good}"
-    forward_s = _forward_s(load(policy.name))
+    forward_s = throughput.forward_s(load(policy.name), BATCH)
     return Line(
         f"most robots at {policy.fps:g} fps, g = {G:g}, {policy.name}",
         "0 starved",
@@ -164,18 +164,6 @@ def carried(policy: Policy, forward_s: float) -> int:
 def sure(policy: Policy, forward_s: float) -> int:
     """How many are served in time even if all ask at once, behind a batch that has just begun."""
     return BATCH * max(math.floor(math.floor(G * policy.chunk_size) / policy.fps / forward_s) - 1, 0)
-
-
-def _forward_s(loaded: Bundle) -> float:
-    """Of a full batch, in this process, with nothing else to do."""
-    engine = open_engine(loaded, Runtime("cpu", 1))
-    batch = {name: np.zeros((BATCH, *f.shape), f.dtype) for name, f in features(loaded.policy).items()}
-    times = []
-    for _ in range(12):
-        began_s = time.perf_counter()
-        engine.infer(batch)
-        times.append(time.perf_counter() - began_s)
-    return statistics.median(times)
 
 
 def _replace(server: Server, old: Bundle, new: Bundle, effort: Effort) -> Line:
@@ -219,7 +207,7 @@ def _is_of(engine: Engine, chunk: Chunk, observation: Observation) -> bool:
 
 def _soak(server: Server, policy: Policy, observations: int) -> Line:
     began_s, done, warm_at, warm_mb = time.monotonic(), 0, 0, 0.0
-    while done < observations:
+    while done < observations or done == warm_at:  # something has to come after the warm-up
         done += fleet.run(server.address, policy, 4, 2.0, threshold=None).chunks
         if not warm_at and done >= observations // 10:
             warm_at, warm_mb = done, server.rss_mb

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from edge_runtime.wire.messages import Policy
-from policy_server.bundle import Bundle
+from policy_server.bundle import Bundle, features, load
+from policy_server.engines import open_engine
+from policy_server.engines.providers import Runtime
 from serverbench import echo, fleet, variant
 from serverbench.fleet import Seen
 from serverbench.line import Effort, Line, ms
@@ -28,6 +34,7 @@ class Flood:
     seen: Seen
     server_s: float
     engine_s: float  # of that, the thread that runs the engine
+    undisturbed: float  # chunks/s of the engine with nothing else to do, at that batch size
 
     @property
     def robot_s(self) -> float:
@@ -47,20 +54,37 @@ class Flood:
 
     def __str__(self) -> str:
         seen = self.seen
-        return f"{seen.rate:.0f}/s = {self.ratio:.2f} x {seen.engine_rate:.0f}/s at {seen.mean_batch:.1f}"
+        return (
+            f"{seen.rate:.0f}/s = {self.ratio:.2f} x {seen.engine_rate:.0f}/s at {seen.mean_batch:.1f} "
+            f"({seen.rate / self.undisturbed:.2f} x {self.undisturbed:.0f}/s, the engine with nothing beside it)"
+        )
 
 
-def flood(server: Server, policy: Policy, effort: Effort) -> Flood:
+def forward_s(loaded: Bundle, size: int) -> float:
+    """Of a batch of `size`, in this process, with nothing else to do."""
+    engine = open_engine(loaded, Runtime("cpu", 1))
+    batch = {name: np.zeros((size, *f.shape), f.dtype) for name, f in features(loaded.policy).items()}
+    times = []
+    for _ in range(12):
+        began_s = time.perf_counter()
+        engine.infer(batch)
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times)
+
+
+def flood(server: Server, loaded: Bundle, effort: Effort) -> Flood:
     """The median of several, by ratio."""
-    found = [_flood(server, policy, effort) for _ in range(effort.repeats)]
+    found = [_flood(server, loaded, effort) for _ in range(effort.repeats)]
     return sorted(found, key=lambda each: each.ratio)[len(found) // 2]
 
 
-def _flood(server: Server, policy: Policy, effort: Effort) -> Flood:
+def _flood(server: Server, loaded: Bundle, effort: Effort) -> Flood:
     before_s, threads_s = server.cpu_s, server.threads_s
-    seen = fleet.run(server.address, policy, ROBOTS, effort.seconds, threshold=None)
+    seen = fleet.run(server.address, loaded.policy, ROBOTS, effort.seconds, threshold=None)
     engine_s = max(after_s - threads_s.get(thread, 0.0) for thread, after_s in server.threads_s.items())
-    return Flood(seen, (server.cpu_s - before_s) / seen.chunks, engine_s / seen.chunks)
+    server_s = server.cpu_s - before_s
+    size = round(seen.mean_batch)
+    return Flood(seen, server_s / seen.chunks, engine_s / seen.chunks, size / forward_s(loaded, size))
 
 
 def line(found: Flood, policy: Policy) -> Line:
@@ -87,11 +111,11 @@ def forwards(bundle: Bundle, effort: Effort, threads: int) -> Iterator[Line]:
         with tempfile.TemporaryDirectory(prefix="serverbench-") as work:
             slower = variant.write(bundle.path, Path(work) / "slower", layers=layers)
             with Server(slower, threads=threads) as server:
-                found = flood(server, bundle.policy, effort)
-        forward_s = 1 / found.seen.engine_rate
-        enough = [*enough, forward_s] if found.ratio >= REACH else []
+                found = flood(server, load(slower), effort)
+        each_s = 1 / found.seen.engine_rate
+        enough = [*enough, each_s] if found.ratio >= REACH else []
         yield Line(
-            f"forward of {ms(forward_s)} for each of a batch",
+            f"forward of {ms(each_s)} for each of a batch",
             "how near to the engine",
             f"{found}; {found.processor}",
         )

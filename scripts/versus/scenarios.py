@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+import edge_runtime
+import policy_server
 from versus import measures
 from versus.diary import Diary
 from versus.figures import SUMMED
 from versus.line import Line
 from versus.measures import Chunk, Pace
-from versus.processes import Program, free_port, hog
+from versus.processes import SCRIPTS, Program, free_port, hog
 from versus.sides import ROWS, Arm, Edge, LeRobot, Place, Side
 
 SLOW = 100e6 / 8  # bytes/s
@@ -25,6 +30,7 @@ DRAINED_S = 2.5  # 50 actions are executed by then
 START_S = 10.0  # of a server
 GIVE_UP_S = 15.0  # a client that has not recovered by then never will
 
+CODE = [*(Path(package.__path__[0]) for package in (edge_runtime, policy_server)), SCRIPTS / "versus"]
 BEYOND = ("receive", "admit", "wait", "prepare", "finish")  # our server's stages beside the forward
 
 Found = dict[tuple[str, str], float]
@@ -210,23 +216,38 @@ def measure(
 ) -> dict[tuple[str, str], list[float]]:
     """All rounds of the scenarios in `names`, one after the other; values by (row, column), a value a round.
 
-    What a scenario found stays in its folder, so that a bench which was ended goes on.
+    What a scenario found stays in its folder, so that a bench which was ended goes on. What was measured in another
+    way, or by other code, is measured again.
     """
+    way = fingerprint(setting)
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for number in range(rounds):
         turned = replace(setting, reverse=number % 2 == 1).within(f"round-{number}")
         of_round: dict[tuple[str, str], float] = {}
         for name in names:
             tell(f"round {number + 1} of {rounds}: {name}")
-            for key, value in _kept(name, turned.within(name)).items():
+            for key, value in _kept(name, turned.within(name), way).items():
                 of_round[key] = of_round.get(key, 0.0) + value if key[0] in SUMMED else value
         for key, value in of_round.items():
             found[key].append(value)
     return found
 
 
-def _kept(name: str, setting: Setting) -> Found:
-    path = setting.place.folder / "found.json"
+def fingerprint(setting: Setting) -> str:
+    """Of all that a value depends on: how it is measured, the bundle, and the code."""
+    place = [sorted(cpus) for cpus in (setting.place.robot, setting.place.rest)]
+    way = (setting.theirs, setting.ours, setting.seconds, place, os.getpriority(os.PRIO_PROCESS, 0))
+    digest = hashlib.sha256(repr(way).encode())
+    files = [setting.ours.bundle / "manifest.json", *SCRIPTS.glob("*_driver.py")]
+    for folder in CODE:
+        files += sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".so"))
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _kept(name: str, setting: Setting, way: str) -> Found:
+    path = setting.place.folder / f"found-{way}.json"
     if not path.exists():
         found = SCENARIOS[name](setting)
         path.write_text(json.dumps([[*key, value] for key, value in found.items()]))
