@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import socket
 import sysconfig
@@ -17,11 +18,12 @@ from typing import Any
 import pytest
 
 import policy_server
-from edge_runtime import errors, systemd
+from edge_runtime import errors, flags, systemd
 from edge_runtime.demo.processes import Process
 from edge_runtime.motors.calibration import JOINTS, TURNS_FREELY, load
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import CALIBRATION
+from policy_server.export.cli import PROG, ExportConfig, request_of
 
 from .bringup.person import Person
 from .bringup.test_calibrate import turn
@@ -187,6 +189,15 @@ def test_the_page_from_the_box_to_the_service() -> None:
         ]
         assert "usermod -aG dialout,video daemon" in newcomer.noted
         assert "systemctl start edge-runtime" in newcomer.noted
+
+
+def test_each_export_on_a_page_says_all_that_a_checkpoint_does_not_hold() -> None:
+    pages = [PAGE.parents[1] / "README.md", *PAGE.parent.glob("*.md")]
+    text = "\n".join(page.read_text() for page in pages).replace("\\\n", " ")
+    exports = [line.split("#")[0] for line in re.findall(r"export-onnx ([^`\n]*--output[^`\n]*)", text)]
+    assert len(exports) >= 4
+    for line in exports:
+        assert request_of(flags.parse(ExportConfig, shlex.split(line), prog=PROG, positional="checkpoint")).fps == 30
 
 
 def is_torque_write(frame: dict[str, Any]) -> bool:
