@@ -1,6 +1,6 @@
 """The whole edge as a process on the virtual arm: start-up, memory, CPU, and the rate on a slow link.
 
-python scripts/bench_edge.py            # 60 s of the slow link, best of three
+python scripts/bench_edge.py            # three runs of 60 s through the slow link
 python scripts/bench_edge.py --quick
 
 Start-up and the slow link run the state policy; memory and CPU two cameras of 640x480, resized on the robot.
