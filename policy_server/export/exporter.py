@@ -71,7 +71,7 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
         difference = Difference.of(expected, answers(engine.infer, observations, say), scale)
         say(f"  random observations: {difference}")
         difference.require("ONNX Runtime against torch")
-        parity: dict[str, Any] = asdict(difference) | {"unit": "joint units", "references": {}}
+        parity: dict[str, Any] = asdict(difference) | {"unit": "joint units", "scale": scale.tolist(), "references": {}}
         if halve:
             rounding = Difference.of(exact, expected, scale)
             say(f"  cost of float16 weights: {rounding}")

@@ -33,6 +33,8 @@ class Difference:
     ) -> Difference:
         """Over pairs of (B, chunk, joints) actions in joint units; `scale`, where known, is a normalised unit in them.
 
+        A joint whose scale is 0 never moved in training and has no normalised unit.
+
         Raises ModelError when a shape differs or a number is not finite.
         """
         gaps = []
@@ -43,7 +45,8 @@ class Difference:
                 raise ModelError("the actions are not finite; does the network diverge on ordinary input?")
             gaps.append(np.abs(one.astype(np.float64) - other).reshape(-1, one.shape[-1]))
         gap = np.concatenate(gaps)
-        return cls(len(expected), float(gap.max()), float(gap.mean()), float((gap / np.abs(scale)).max()))
+        unit = np.where(scale == 0, np.inf, np.abs(scale))
+        return cls(len(expected), float(gap.max()), float(gap.mean()), float((gap / unit).max()))
 
     def require(self, what: str, max_units: float = MAX_UNITS, max_normalised: float = MAX_NORMALISED) -> None:
         """Raises ModelError when the difference is more than rounding."""

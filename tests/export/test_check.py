@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_runtime.errors import ModelError
 from policy_server.export.cli import main
+from policy_server.export.parity import Difference
 
 from .conftest import edit
 
@@ -56,6 +59,39 @@ def test_other_answers_are_found(made: Path, capsys: pytest.CaptureFixture[str])
     edit(made / "manifest.json", files=manifest["files"] | {"reference.npz": digest_of(made / "reference.npz")})
     assert main([f"--check={made}"]) == 65
     assert "actions differ by up to" in capsys.readouterr().err
+
+
+def test_other_answers_are_found_in_metres_too(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(made / "reference.npz") as stored:
+        arrays = dict(stored)
+    np.savez(made / "reference.npz", **(arrays | {"action": arrays["action"] + np.float32(9e-4)}))
+    manifest = json.loads((made / "manifest.json").read_text())
+    from policy_server.export.bundle_writer import digest_of
+
+    assert len(manifest["parity"]["scale"]) == 6
+    files = manifest["files"] | {"reference.npz": digest_of(made / "reference.npz")}
+    edit(made / "manifest.json", files=files, parity=manifest["parity"] | {"scale": [30.0] * 6})
+    assert main([f"--check={made}"]) == 0  # of degrees: nothing
+    edit(made / "manifest.json", parity=manifest["parity"] | {"scale": [0.1] * 6})
+    assert main([f"--check={made}"]) == 65
+    assert re.search(r"\(9\..*e-03 normalised\)", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("scale", ["wide", [1, 2], [1, 2, 3, 4, 5, None], [[1]], {"a": 1}])
+def test_a_scale_that_is_none_is_refused(made: Path, scale: object, capsys: pytest.CaptureFixture[str]) -> None:
+    parity = json.loads((made / "manifest.json").read_text())["parity"]
+    edit(made / "manifest.json", parity=parity | {"scale": scale})
+    assert main([f"--check={made}"]) == 65
+    assert "is not a number for each joint" in capsys.readouterr().err
+
+
+def test_a_joint_that_never_moved_hides_no_other() -> None:
+    expected = np.zeros((1, 4, 2), np.float32)
+    other = expected + np.float32([0, 1e-4])
+    difference = Difference.of([expected], [other], np.array([0.0, 1e-2]))
+    assert difference.max_abs_normalised == pytest.approx(1e-2)
+    with pytest.raises(ModelError, match="normalised"):
+        difference.require("it")
 
 
 def test_shipped_bundles_pass() -> None:
