@@ -130,6 +130,7 @@ def load(folder: Path, statistics: Statistics | None = None, frames: Sizes | Non
     if statistics is not None:
         normalisation = Normalisation(normalisation.modes, normalisation.rule, statistics, statistics)
     names = renamed(inputs, pre)
+    check_names(inputs, names)
     check_frames(frames or {}, [names.get(feature.name, feature.name) for feature in inputs])
     return Checkpoint(
         folder=folder,
@@ -199,6 +200,16 @@ def check_scaled(inputs: tuple[Feature, ...], normalisation: Normalisation, pre:
             raise ModelError(
                 f"{pipeline.NORMALISE}: {feature.name} is missing from its features, so its {mode} is void"
             )
+
+
+def check_names(inputs: tuple[Feature, ...], names: Mapping[str, str]) -> None:
+    """What the robot gives is asked for by the names that the wire has for it."""
+    for feature in inputs:
+        outside = names.get(feature.name, feature.name)
+        if feature.type == "VISUAL" and outside.removeprefix(IMAGES) in ("", outside):
+            raise ModelError(f"input_features: the camera {outside} has no name; expected {IMAGES}NAME")
+        if (feature.name == STATE) != (outside == STATE):
+            raise ModelError(f"rename_map: {feature.name} would be {outside}; expected {STATE} to keep its name")
 
 
 def check_frames(frames: Sizes, names: list[str]) -> None:

@@ -199,6 +199,15 @@ CASES = {
     "half precision inputs": Case(
         ACT, lambda f: edit_step(f, PRE, "device_processor", float_dtype="float16"), 65, "float_dtype float16 rounds"
     ),
+    "another name for the joints": Case(
+        ACT, rename(joints="state"), 65, "rename_map: observation.state would be observation.joints; expected"
+    ),
+    "a camera without a name": Case(
+        SMOLVLA,
+        rename(image="images.front"),
+        65,
+        "the camera observation.image has no name; expected observation.images.NAME",
+    ),
     "two inputs with one name": Case(ACT, rename(state="environment_state"), 65, "rename_map:"),
     "no newline": Case(SMOLVLA, without_steps("smolvla_new_line_processor"), 65, "no tokenizer_processor with smolvla"),
     "padding on the left": Case(
