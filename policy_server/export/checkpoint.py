@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from edge_runtime import json_file
 from edge_runtime.errors import ConfigError, ModelError, UsageError
 from policy_server.bundle import ACTION, IMAGES, STATE
 from policy_server.export import pipeline
@@ -153,9 +154,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ModelError(f"{folder}: no config.json; expected a folder written by lerobot-train (…/pretrained_model)")
     try:
-        config = json.loads(path.read_text())
+        config = json_file.read(path)
     except ValueError as error:
-        raise ModelError(f"config.json: not JSON ({error})") from error
+        raise ModelError(f"config.json: {error}") from error
     if not isinstance(config, dict) or config.get("type") not in TYPES:
         kind = config.get("type") if isinstance(config, dict) else None
         raise ModelError(f"config.json: policy type {kind} is not supported; expected {' or '.join(TYPES)}")

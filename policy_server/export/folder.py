@@ -15,7 +15,8 @@ from edge_runtime.errors import OutputError
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to write into, which becomes `path` when the block ends well and is removed when it does not.
 
-    Raises OutputError when `path` exists, cannot be created, or the disk fills up on the way.
+    Raises OutputError when `path` exists, cannot be created, or the disk fills up on the way. An OSError of the block
+    is taken for one of writing: what it reads, it translates itself.
     """
     if path.exists() or path.is_symlink():
         raise OutputError(f"output: {path} exists; remove it or choose another folder")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge_runtime import json_file
 from edge_runtime.errors import ModelError
 
 PRE, POST = "policy_preprocessor.json", "policy_postprocessor.json"
@@ -48,8 +48,8 @@ def read_steps(path: Path) -> dict[str, Step]:
     Raises ModelError on one that we do not know, that comes twice, or that comes in an order we do not know.
     """
     try:
-        entries = [step_of(entry, path.parent) for entry in json.loads(path.read_text())["steps"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        entries = [step_of(entry, path.parent) for entry in json_file.read(path)["steps"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path.name}: not a LeRobot processor file ({type(error).__name__}: {error})") from error
     entries = [step for step in entries if step.config.get("enabled") is not False]
     names = [step.name for step in entries]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -87,8 +86,12 @@ class SmolVLAPolicy:
     def __init__(self, checkpoint: Checkpoint, stated: Path | None) -> None:
         places = tokenizer.folders(checkpoint, stated)
         self._checkpoint = checkpoint
-        self._tokenizer_file = tokenizer.locate(checkpoint, places)
-        self.tokenizer = Tokenizer(self._tokenizer_file, tokenizer.max_tokens(checkpoint))
+        tokenizer_file = tokenizer.locate(checkpoint, places)
+        try:
+            self._tokenizer_bytes = tokenizer_file.read_bytes()
+        except OSError as error:
+            raise ModelError(f"{tokenizer_file.name}: cannot be read: {error.strerror or error}") from error
+        self.tokenizer = Tokenizer(tokenizer_file, tokenizer.max_tokens(checkpoint))
         config = vlm.read_config(checkpoint.setting("vlm_model_name", str), places)
         markers: list[int] = []
         if checkpoint.config.get("add_image_special_tokens"):
@@ -152,7 +155,7 @@ class SmolVLAPolicy:
         cache = {1: BATCH, 3: "length"}
         free = {"step": {}, "keys": cache, "values": cache, "mask": {0: BATCH, 1: "length"}}
         export_graph(self.step, step, ["next", "action"], folder / "step.onnx", options, free)
-        shutil.copyfile(self._tokenizer_file, folder / "tokenizer.json")
+        (folder / "tokenizer.json").write_bytes(self._tokenizer_bytes)
         return {"prefix": "prefix.onnx", "step": "step.onnx"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from edge_runtime import json_file
 from edge_runtime.errors import ConfigError, ModelError
 from policy_server.export.normalisation import Doubles, Rule, Statistics
 from policy_server.export.pipeline import NORMALISE, UNNORMALISE, Step
@@ -105,7 +105,7 @@ def from_file(path: Path) -> Statistics:
     if path.suffix == ".safetensors":
         return by_feature({name: tensor.double().numpy() for name, tensor in read_tensors(path).items()})
     try:
-        stored: dict[str, dict[str, Any]] = json.loads(path.read_text())
+        stored: dict[str, dict[str, Any]] = json_file.read(path)
         return {
             feature: {name: np.asarray(values, dtype=np.float64).reshape(-1) for name, values in statistics.items()}
             for feature, statistics in stored.items()

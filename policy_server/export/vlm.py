@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from edge_runtime import json_file
 from edge_runtime.errors import ModelError
 
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {  # what config.json of the model says, where it is not at hand
@@ -55,9 +55,9 @@ def read_config(name: str, folders: list[Path]) -> Mapping[str, Any]:
     for folder in folders:
         if (path := folder / "config.json").is_file():
             try:
-                config = json.loads(path.read_text())
+                config = json_file.read(path)
             except ValueError as error:
-                raise ModelError(f"{path.name} of {folder.name}: not JSON ({error})") from error
+                raise ModelError(f"{path.name} of {folder.name}: {error}") from error
             if isinstance(config, dict) and "text_config" in config:
                 return config
     if name in PUBLISHED:

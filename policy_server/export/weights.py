@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from edge_runtime import json_file
 from edge_runtime.errors import ModelError
 
 SINGLE = "model.safetensors"
@@ -25,7 +25,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / SINGLE]
     if (folder / INDEX).is_file():
         try:
-            shards = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+            shards = sorted(set(json_file.read(folder / INDEX)["weight_map"].values()))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise ModelError(f"{INDEX}: no weight_map that names the shards ({error})") from error
         for shard in shards:
@@ -59,12 +59,15 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def digest(paths: list[Path]) -> str:
-    """SHA-256 in hex over the files' bytes, in the order given."""
+    """SHA-256 in hex over the files' bytes, in the order given. Raises ModelError for one that cannot be read."""
     total = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                total.update(block)
+        try:
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    total.update(block)
+        except OSError as error:
+            raise ModelError(f"{path.name}: cannot be read: {error.strerror or error}") from error
     return total.hexdigest()
 
 

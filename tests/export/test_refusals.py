@@ -74,6 +74,16 @@ def lose_a_shard(folder: Path) -> None:
     next(folder.glob("model-00002*")).unlink()
 
 
+def unreadable(name: str) -> Callable[[Path], object]:
+    """A regular file that opens and gives an error when read, also for root."""
+
+    def spoil(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to("/proc/self/mem")
+
+    return spoil
+
+
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -114,7 +124,20 @@ CASES = {
     # the checkpoint
     "unknown type": Case(ACT, config(type="diffusion"), 65, "policy type diffusion is not supported; expected act"),
     "no config": Case(ACT, lambda f: (f / "config.json").unlink(), 65, "no config.json"),
-    "config not JSON": Case(ACT, lambda f: (f / "config.json").write_text("{"), 65, "config.json: not JSON"),
+    "config not JSON": Case(ACT, lambda f: (f / "config.json").write_text("{"), 65, "config.json: is not JSON"),
+    "config unreadable": Case(ACT, unreadable("config.json"), 65, "config.json: cannot be read: Input/output error"),
+    "processors unreadable": Case(ACT, unreadable(PRE), 65, "ValueError: cannot be read: Input/output error"),
+    "shards unreadable": Case(
+        ACT,
+        lambda f: (layouts.to_shards(f), unreadable("model.safetensors.index.json")(f)),
+        65,
+        "names the shards (cannot be read: Input/output error)",
+    ),
+    "tokenizer unreadable": Case(SMOLVLA, unreadable("../vlm/tokenizer.json"), 65, "tokenizer.json: cannot be read: "),
+    "the language model's config unreadable": Case(
+        SMOLVLA, unreadable("../vlm/config.json"), 65, "config.json of vlm: cannot be read: "
+    ),
+    "statistics unreadable": Case(ACT, nothing, 78, "cannot be read: ", (*STATED, "--stats=/proc/self/mem")),
     "history": Case(ACT, config(n_obs_steps=2), 65, "n_obs_steps: the policy looks at 2 observations"),
     "peft": Case(ACT, config(use_peft=True), 65, "merge it into its base model"),
     "adapter": Case(ACT, lambda f: (f / "adapter_config.json").write_text("{}"), 65, "merge it into its base model"),
