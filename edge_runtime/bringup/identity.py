@@ -43,7 +43,7 @@ def find(bus: Bus) -> Identity:
         raise BusError("no servo answers at any rate: is it plugged in, and its supply on?", port=bus.port)
     (identity,) = found
     bus.set_baud(identity.baud)
-    if bus.discover() != [identity.id] or bus.stray + bus.damaged > noise:  # its answer was one of several
+    if bus.discover() not in ([identity.id], []) or bus.stray + bus.damaged > noise:  # its answer was one of several
         raise together
     model = bus.read(identity.id, "Model_Number")
     if model != MODEL:
