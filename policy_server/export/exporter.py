@@ -18,7 +18,7 @@ from policy_server.export import checkpoint as checkpoints
 from policy_server.export import reference, statistics
 from policy_server.export.bundle_writer import write_manifest, write_reference
 from policy_server.export.checkpoint import Checkpoint
-from policy_server.export.folder import new_folder
+from policy_server.export.folder import new_folder, refuse_existing
 from policy_server.export.graph import GraphOptions, round_weights
 from policy_server.export.parity import Difference, Observation, cases, random_observations
 from policy_server.export.policies import build
@@ -37,14 +37,16 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
     Raises ModelError when the checkpoint cannot be exported faithfully, ConfigError when what the user stated does not
     fit it, OutputError when the bundle cannot be written.
     """
-    with new_folder(output) as folder:
-        say(f"reading {source}")
-        stats = statistics.from_file(request.stats) if request.stats else None
-        checkpoint = checkpoints.load(source, stats, request.image_size)
-        check_joints(checkpoint, request.joints)
-        policy = build(checkpoint, request.tokenizer)
-        parameters = sum(parameter.numel() for parameter in policy.module.parameters())
-        say(f"{checkpoint.policy_type}: {parameters:,} parameters; takes {', '.join(policy.inputs)}")
+    refuse_existing(output)
+    say(f"reading {source}")
+    stats = statistics.from_file(request.stats) if request.stats else None
+    checkpoint = checkpoints.load(source, stats, request.image_size)
+    check_joints(checkpoint, request.joints)
+    policy = build(checkpoint, request.tokenizer)
+    parameters = sum(parameter.numel() for parameter in policy.module.parameters())
+    say(f"{checkpoint.policy_type}: {parameters:,} parameters; takes {', '.join(policy.inputs)}")
+    references = list(reference.find(checkpoint, policy))
+    with new_folder(output) as folder:  # all that is read was read: from here on, what fails is writing
         random = np.random.default_rng(SEED)
         observations = random_observations(lambda count: policy.observe(count, random))
         halve = request.precision == "fp16"
@@ -56,7 +58,6 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
         graphs = policy.write(folder, GraphOptions(request.opset, halve, request.dynamic))
         for path in sorted(folder.iterdir()):
             say(f"  {path.name}: {path.stat().st_size / 1e6:,.1f} MB")
-        references = list(reference.find(checkpoint, policy))
         pair = {
             name: array[:STORED]
             for name, array in (references[0].observation if references else observations[0]).items()

@@ -15,11 +15,10 @@ from edge_runtime.errors import OutputError
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to write into, which becomes `path` when the block ends well and is removed when it does not.
 
-    Raises OutputError when `path` exists, cannot be created, or the disk fills up on the way. An OSError of the block
-    is taken for one of writing: what it reads, it translates itself.
+    Raises OutputError when `path` exists, cannot be created, or the disk fills up on the way: whatever the block reads
+    it has to have read before.
     """
-    if path.exists() or path.is_symlink():
-        raise OutputError(f"output: {path} exists; remove it or choose another folder")
+    refuse_existing(path)
     home = next(folder for folder in path.absolute().parents if folder.exists())  # on the same disk as `path`
     partial = home / f".{path.name}.{os.getpid()}.partial"
     try:
@@ -31,3 +30,9 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise OutputError(f"output: cannot write {path}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def refuse_existing(path: Path) -> None:
+    """Raises OutputError when there is anything at `path`."""
+    if path.exists() or path.is_symlink():
+        raise OutputError(f"output: {path} exists; remove it or choose another folder")

@@ -278,6 +278,9 @@ CASES = {
         SMOLVLA, nothing, 78, "image_size: top is not a camera", (*STATED, "--image_size.top=640x480")
     ),
     "statistics that are not there": Case(ACT, nothing, 78, "is not a file", (*STATED, "--stats=/nowhere.json")),
+    "statistics that no file can be": Case(
+        ACT, nothing, 78, "is longer than the name of a file may be", (*STATED, f"--stats={'a' * 300}")
+    ),
     "fps missing": Case(ACT, nothing, 64, "fps is missing", ("--robot.type=so101_follower",)),
     "unknown flag": Case(ACT, nothing, 64, "unknown flag --fast", (*STATED, "--fast")),
     "no size": Case(ACT, nothing, 78, "image_size: 'big' is not WIDTHxHEIGHT", (*STATED, "--image_size=big")),
