@@ -7,12 +7,12 @@ import http.server
 import itertools
 import logging
 import os
-import queue
 import re
 import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -52,14 +52,14 @@ def encoded(rgb: npt.NDArray[np.uint8]) -> bytes:
 
 
 class MjpegServer:
-    """Streams what it is told, when it is told: every connection begins with `greeting`."""
+    """Streams what it is told, when it is told, to its newest connection, each of which begins with `greeting`."""
 
     def __init__(self) -> None:
         self.greeting = [shade(number) for number in range(1, GREETING + 1)]
         self.status = 200
         self.content_type = "multipart/x-mixed-replace; boundary=frame"
         self.connections = 0
-        self._jpegs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._jpegs: deque[bytes] = deque()
         self._changed = threading.Condition()
         streams = self
 
@@ -84,12 +84,22 @@ class MjpegServer:
         self._server.server_close()
 
     def send(self, *frames: npt.NDArray[np.uint8]) -> None:
-        for frame in frames:
-            self._jpegs.put(encoded(frame))
+        self._say(*map(encoded, frames))
 
     def hang_up(self) -> None:
-        """End the stream once all that was sent before has gone out; each connection takes one."""
-        self._jpegs.put(b"")
+        """End the stream once all that was sent before has gone out."""
+        self._say(b"")
+
+    def _say(self, *jpegs: bytes) -> None:
+        with self._changed:
+            self._jpegs.extend(jpegs)
+            self._changed.notify_all()
+
+    def _next(self, connection: int) -> bytes:
+        """What is next to go out; b"" also for a connection that its client has left for another."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jpegs or self.connections > connection)
+            return b"" if self.connections > connection else self._jpegs.popleft()
 
     def wait_for_connections(self, count: int) -> None:
         with self._changed:
@@ -98,12 +108,13 @@ class MjpegServer:
     def serve(self, request: http.server.BaseHTTPRequestHandler) -> None:
         with self._changed:
             self.connections += 1
+            connection = self.connections
             self._changed.notify_all()
         request.send_response(self.status)
         request.send_header("Content-Type", self.content_type)
         request.end_headers()
         try:
-            for jpeg in itertools.chain(map(encoded, self.greeting), iter(self._jpegs.get, b"")):
+            for jpeg in itertools.chain(map(encoded, self.greeting), iter(lambda: self._next(connection), b"")):
                 head = f"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n"
                 request.wfile.write(head.encode() + jpeg + b"\r\n")
         except OSError:
