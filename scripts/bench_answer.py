@@ -82,7 +82,7 @@ def large(folder: Path, python: str | None) -> Row:
 
 
 def measure(row: Row, folder: Path, answers: int) -> None:
-    """Ask `answers` times, one after the other; print the row, and say whether the reach is kept."""
+    """Ask `answers` times, one after the other, and print the row."""
     policy = bundle.load(row.bundle).policy
     ours, infer, seen = [], [], []
     with serve(row.bundle, folder) as address, Robot(address, hello_to(policy), timeout_s=3600) as robot:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge_runtime._realtime import Record
 from edge_runtime.motors.calibration import JointCalibration
-from edge_runtime.run_stats import RunStats
 from edge_runtime.virtual_arm.calibration import CALIBRATION
+
+if TYPE_CHECKING:
+    from edge_runtime.run_stats import RunStats  # gRPC: not before the supervisor
 
 TICKS_PER_UNIT = dict.fromkeys(range(1, 6), 4095 / 360) | {6: (3186 - 1934) / 100}
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 WAIT_S = 60.0
 MODULES = {"edge-runtime": "edge_runtime", "policy-server": "policy_server"}
@@ -83,7 +83,7 @@ class Program:
         self._reader.join(WAIT_S)
         return code
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
