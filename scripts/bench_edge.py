@@ -130,7 +130,8 @@ def two_cameras(folder: Path, arm: dict[str, Any], seconds: float) -> None:
             cpu = cpu_part(edge.pid, seconds)
             print(
                 f"edge with two cameras of 640x480 at {FPS} Hz: {status_mb(edge.pid, 'VmRSS'):.0f} MB resident "
-                f"(most {status_mb(edge.pid, 'VmHWM'):.0f}), {cpu:.1%} of a core"
+                f"(most {status_mb(edge.pid, 'VmHWM'):.0f}; {status_mb(edge.pid, 'RssFile'):.0f} of it files such as "
+                f"libraries, as the kernel has cached them), {cpu:.1%} of a core"
             )
     with Process("idle", "policy_server", ["start", "act_so101_cubes", "--listen=127.0.0.1:0", *ENDS], folder) as idle:
         idle.said("serving [")
