@@ -1,4 +1,4 @@
-"""The whole edge as a process on the virtual arm: start-up, memory, CPU, and the rate on a slow link.
+"""The whole edge as a process on the virtual arm: start-up, stops, memory, CPU, and the rate on a slow link.
 
 python scripts/bench_edge.py            # three runs of 60 s through the slow link
 python scripts/bench_edge.py --quick
@@ -12,11 +12,13 @@ import argparse
 import csv
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,6 +36,7 @@ from tests.proxy import Link, Proxy
 
 MEGABIT = 1_000_000 / 8
 FPS = 30
+SETTLED_S = 0.5  # for who stopped the arm to let go of the port
 
 
 def main() -> int:
@@ -47,6 +50,7 @@ def main() -> int:
         ).ready()
         server = stack.enter_context(policy_server(folder, "act_so101_pick_place"))
         start_up(folder, arm, server, runs=2 if quick else 5)
+        stops(folder, arm, server, runs=2 if quick else 5)
         slow_link(folder, arm, server, seconds=10 if quick else 60, runs=1 if quick else 3)
         two_cameras(folder, arm, seconds=5 if quick else 20)
     return 0
@@ -91,6 +95,40 @@ def start_up(folder: Path, arm: dict[str, Any], server: str, runs: int) -> None:
         f"start to first action, state policy, server warm: median {statistics.median(took):.2f} s "
         f"(of {runs}, {min(took):.2f} to {max(took):.2f})"
     )
+
+
+def stops(folder: Path, arm: dict[str, Any], server: str, runs: int) -> None:
+    """From a signal to the stop policy, by the bus's own log: its first frame, and torque off on all six."""
+    for number, policy in ((signal.SIGTERM, "limp"), (signal.SIGTERM, "park"), (signal.SIGKILL, "limp")):
+        first, off = [], []
+        for _ in range(runs):
+            flags = [*state_flags(arm, server), f"--robot.stop_policy={policy}"]
+            with Process("edge", "edge_runtime", flags, folder) as edge:
+                edge.said("-> running")
+                began = time.monotonic()
+                os.kill(edge.pid, number)
+                limp = next_write(arm, began, "Torque_Limit")
+                first.append(limp - began)
+                off.append(next_write(arm, limp, "Torque_Enable") - began)
+                next_write(arm, began + off[-1], "Torque_Limit")  # put back: the last that is written
+            threading.Event().wait(SETTLED_S)
+        reach = "0.5 s to the first frame" if number == signal.SIGKILL else "2 s, park 7 s"
+        print(
+            f"{number.name}, {policy}: the arm begins to go limp after {statistics.median(first):.2f} s "
+            f"({min(first):.2f} to {max(first):.2f}), torque is off after {statistics.median(off):.2f} s "
+            f"({min(off):.2f} to {max(off):.2f}), of {runs} (reach {reach})"
+        )
+
+
+def next_write(arm: dict[str, Any], after_s: float, register: str) -> float:
+    """When `register` was first written after `after_s`, once it has been."""
+    until_s = time.monotonic() + 30
+    while time.monotonic() < until_s:
+        with urllib.request.urlopen(f"{arm['http']}/log", timeout=10) as answer:
+            for entry in json.load(answer):
+                if entry["time_s"] > after_s and "WRITE" in entry["instruction"] and register in entry["registers"]:
+                    return float(entry["time_s"])
+    raise TimeoutError(f"{register} was not written within 30 s")
 
 
 def slow_link(folder: Path, arm: dict[str, Any], server: str, seconds: float, runs: int) -> None:
