@@ -55,7 +55,7 @@ def resolve(name: str) -> Any:
 
 def _load(name: str, module_name: str, function_name: str) -> Callable[..., Any]:
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a user's file lies where they stand; an installed command does not look there
+        sys.path.append("")  # a user's file lies where they stand; after ours, or it could stand in for a library
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except Exception as error:  # whatever a user's own module may raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -116,3 +118,18 @@ def test_a_function_that_works_is_tried_out_too(tmp_path: Path, monkeypatch: pyt
 def test_what_is_no_function_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match="aggregate_fn_name"):
         aggregation.for_policy(name, 0.0)
+
+
+def test_a_file_beside_the_users_function_does_not_stand_in_for_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_beside_a_library.py").write_text("def blend(old, new):\n    return new\n")
+    (tmp_path / "this.py").write_text("raise SystemExit('somebody else s library')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    aggregation.resolve("mine_beside_a_library:blend")
+    found = importlib.util.find_spec("this")  # as whatever is imported later is looked for
+    assert found is not None
+    assert found.origin is not None
+    assert not found.origin.startswith(str(tmp_path))
