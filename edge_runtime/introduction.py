@@ -9,8 +9,8 @@ from dataclasses import replace
 from edge_runtime.cameras import Camera
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError, ProtocolError
-from edge_runtime.extra_state import NamedVector
 from edge_runtime.robots import Robot
+from edge_runtime.sensors import VectorSource
 from edge_runtime.threshold import part_of
 from edge_runtime.wire import messages
 from edge_runtime.wire.handshake import differences, extra_cameras
@@ -35,7 +35,7 @@ def introduce(
     policy: messages.Policy,
     robot: Robot,
     views: Mapping[str, Camera],
-    vectors: Mapping[str, NamedVector],
+    vectors: Mapping[str, VectorSource],
 ) -> messages.Hello:
     """Who we are, in the policy's names. Raises ProtocolError with every difference in one sentence."""
     wanted = {camera.name: camera for camera in policy.cameras}

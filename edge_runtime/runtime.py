@@ -20,7 +20,7 @@ from edge_runtime.config import StartConfig
 from edge_runtime.ending import handling_signals
 from edge_runtime.episodes import Episodes, EpisodeSeries
 from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
-from edge_runtime.extra_state import NamedVector, make_vector
+from edge_runtime.extra_state import make_vector
 from edge_runtime.fault_reporter import FaultReporter
 from edge_runtime.introduction import choose, introduce
 from edge_runtime.local_server import LocalServer
@@ -73,14 +73,12 @@ def _ends() -> list[int]:
 
 @dataclass(frozen=True)
 class _Met:
-    """Devices that are open, and the policy that they are for; cameras and vectors by its names."""
+    """Devices that are open, and the stream to the policy that they are for."""
 
     robot: Robot
-    cameras: Mapping[str, Camera]
-    vectors: Mapping[str, NamedVector]
-    task: Task
+    cameras: Mapping[str, Camera]  # those of `sensors`, with all that a camera can tell
+    sensors: Sensors
     stream: PolicyStream
-    policy: messages.Policy
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,6 @@ class _Parts:
     robot: Robot
     loop: ActuatorLoop
     arm: Arm
-    reporter: FaultReporter
     observer: Observer
     stream: PolicyStream
     hello: messages.Hello
@@ -211,26 +208,22 @@ class Runtime:
         used = {vector.name for vector in policy.extra_state}
         for name in sorted(vectors.keys() - used):
             log.warning("%s is not used by policy %s", name, policy.name)
-        return _Met(
-            robot=robot,
-            cameras={config.rename_map.get(name, name): camera for name, camera in cameras.items()},
-            vectors={name: vector for name, vector in vectors.items() if name in used},
-            task=task,
-            stream=stream,
-            policy=policy,
-        )
+        views = {config.rename_map.get(name, name): camera for name, camera in cameras.items()}
+        vectors = {name: vector for name, vector in vectors.items() if name in used}
+        sensors = Sensors(policy, views, vectors, config.resize, config.max_frame_age_s, task)
+        return _Met(robot, views, sensors, stream)
 
     def _assemble(self, met: _Met, stack: ExitStack) -> _Parts:
         """Compare robot and policy, and build what the run needs; no torque yet."""
-        config, robot, stream, policy = self._config, met.robot, met.stream, met.policy
-        hello = introduce(config, policy, robot, met.cameras, met.vectors)
+        config, robot, stream, policy = self._config, met.robot, met.stream, met.sensors.policy
+        hello = introduce(config, policy, robot, met.cameras, met.sensors.vectors)
         rows = hello.actions_per_chunk
         aggregate = aggregation.for_policy(config.aggregate_fn_name, policy.temporal_ensemble_coeff, len(policy.joints))
         max_age_s = config.max_action_age_s or policy.chunk_size / config.fps + LATE_BY_S
         ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
         latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
         observer = Observer(
-            Sensors(policy, met.cameras, met.vectors, config.resize, config.max_frame_age_s, met.task),
+            met.sensors,
             ring,
             stream.send,
             on_lost=stream.suspect,
@@ -284,7 +277,7 @@ class Runtime:
             self._listeners.append(stack.enter_context(QueueLog(config.queue_log)))
         if config.status and self._screen is not None and self._screen.isatty():
             self._listeners.append(stack.enter_context(StatusLine(self._screen)))
-        return _Parts(robot, loop, arm, reporter, observer, stream, hello, stats)
+        return _Parts(robot, loop, arm, observer, stream, hello, stats)
 
     def _threshold(self, latency: LatencyWindow, rows: int, *, filtered: bool) -> Threshold:
         config = self._config
