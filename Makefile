@@ -20,6 +20,7 @@ check: build  ## lint, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint cython_ext  # it looks for pycodestyle there
+	$(BIN)/python scripts/house.py
 	$(MAKE) --no-print-directory protos
 	git diff --exit-code -- edge_runtime/wire
 

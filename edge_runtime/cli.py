@@ -9,20 +9,23 @@ from pathlib import Path
 
 import yaml
 
-from edge_runtime import flags, logs, systemd
+from edge_runtime.acting.supervisor.client import watch_over
 from edge_runtime.config import StartConfig
-from edge_runtime.supervisor.client import watch_over
+from edge_runtime.program import flags, logs, systemd
 
 WORDS = {
     "start": ("edge_runtime.cli:start", "run a policy on a robot"),
-    "doctor": ("edge_runtime.doctor.cli:main", "check machine, arm, cameras and server before torque is on"),
-    "setup-motors": ("edge_runtime.bringup.setup_motors:main", "give each servo of a new arm its id"),
-    "calibrate": ("edge_runtime.bringup.calibrate:main", "record an arm's ranges, in LeRobot's file and its servos"),
-    "replay-fault": ("edge_runtime.replay:main", "show the seconds before a fault"),
+    "doctor": ("edge_runtime.tools.doctor.cli:main", "check machine, arm, cameras and server before torque is on"),
+    "setup-motors": ("edge_runtime.tools.bringup.setup_motors:main", "give each servo of a new arm its id"),
+    "calibrate": (
+        "edge_runtime.tools.bringup.calibrate:main",
+        "record the ranges, in LeRobot's file and the servos",
+    ),
+    "replay-fault": ("edge_runtime.tools.replay:main", "show the seconds before a fault"),
     "service": ("edge_runtime.cli:service", "install, uninstall or show the systemd service"),
-    "profile": ("edge_runtime.profiler.cli:main", "where every millisecond goes, and what to change first"),
-    "top": ("edge_runtime.top.cli:main", "watch a robot that runs: queue, round trips, lateness, servos"),
-    "demo": ("edge_runtime.demo.cli:main", "a virtual arm at work, sequential against asynchronous"),
+    "profile": ("edge_runtime.tools.profiler.cli:main", "where every millisecond goes, and what to change first"),
+    "top": ("edge_runtime.tools.top.cli:main", "watch a robot that runs: queue, round trips, lateness, servos"),
+    "demo": ("edge_runtime.tools.demo.cli:main", "a virtual arm at work, sequential against asynchronous"),
     "virtual-arm": (
         "edge_runtime.virtual_arm.cli:main",
         "an SO-101 that is not there: servos on a pty, cameras, a scene",

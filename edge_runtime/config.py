@@ -9,9 +9,8 @@ from typing import ClassVar, Literal
 
 import draccus
 
-from edge_runtime.checks import FOREVER_S, check_address, check_file_name, check_ranges
 from edge_runtime.errors import ConfigError
-from edge_runtime.schema import hint
+from edge_runtime.program.schema import FOREVER_S, check_address, check_file_name, check_ranges, hint
 
 StopPolicy = Literal["limp", "park", "hold"]
 Mode = Literal["async", "sequential"]

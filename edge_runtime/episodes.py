@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edge_runtime._realtime import ActuatorLoop, Record
-from edge_runtime.checks import check_address
 from edge_runtime.errors import DeviceError
-from edge_runtime.observer import Observer
-from edge_runtime.run_stats import RunStats
+from edge_runtime.planning.observer import Observer
+from edge_runtime.program.schema import check_address
+from edge_runtime.reporting.run_stats import RunStats
 
 log = logging.getLogger(__name__)
 

@@ -11,33 +11,35 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from edge_runtime import aggregation, fault_record, output, summary
 from edge_runtime._realtime import ActionRing, ActuatorLoop
-from edge_runtime.access import Access
-from edge_runtime.arm import Arm, check_processors
+from edge_runtime.acting.arm import Arm, check_processors
+from edge_runtime.acting.supervisor.client import Supervisor
 from edge_runtime.cameras import Camera, make_camera
 from edge_runtime.config import StartConfig
-from edge_runtime.ending import handling_signals
 from edge_runtime.episodes import Episodes, EpisodeSeries
 from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
-from edge_runtime.extra_state import make_vector
-from edge_runtime.fault_reporter import FaultReporter
-from edge_runtime.introduction import choose, introduce
-from edge_runtime.local_server import LocalServer
-from edge_runtime.logs import BackgroundStream
-from edge_runtime.notify import Notifier
-from edge_runtime.observer import Observer
-from edge_runtime.queue_log import QueueLog
+from edge_runtime.link.channel import Access
+from edge_runtime.link.handshake import choose, introduce
+from edge_runtime.link.local_server import LocalServer
+from edge_runtime.link.stream import PolicyStream
+from edge_runtime.planning import aggregation
+from edge_runtime.planning.extra_state import make_vector
+from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.sensors import Sensors
+from edge_runtime.planning.task import Task
+from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
+from edge_runtime.program import output
+from edge_runtime.program.logs import BackgroundStream
+from edge_runtime.program.notify import Notifier
+from edge_runtime.program.schema import hint
+from edge_runtime.program.signals import handling_signals
+from edge_runtime.reporting import fault_record, summary
+from edge_runtime.reporting.fault_reporter import FaultReporter
+from edge_runtime.reporting.queue_log import QueueLog
+from edge_runtime.reporting.run_stats import RecordListener, RunStats
+from edge_runtime.reporting.state import RuntimeState
+from edge_runtime.reporting.status_line import StatusLine
 from edge_runtime.robots import Robot, make_robot
-from edge_runtime.run_stats import RecordListener, RunStats
-from edge_runtime.schema import hint
-from edge_runtime.sensors import Sensors
-from edge_runtime.state import RuntimeState
-from edge_runtime.status_line import StatusLine
-from edge_runtime.stream import PolicyStream
-from edge_runtime.supervisor.client import Supervisor
-from edge_runtime.task import Task
-from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire import messages
 
@@ -269,8 +271,8 @@ class Runtime:
             self._started_s,
         )
         if config.metrics_port is not None:
-            from edge_runtime.exposition import Exposition  # prometheus-client: only for who asks for it
-            from edge_runtime.metrics import RunCollector
+            from edge_runtime.program.exposition import Exposition  # prometheus-client: only for who asks for it
+            from edge_runtime.reporting.metrics import RunCollector
 
             stack.enter_context(Exposition(config.metrics_port, RunCollector(stats)))
         if config.queue_log is not None:

@@ -14,9 +14,9 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from edge_runtime import input_file, json_file
 from edge_runtime.errors import ModelError, UsageError
-from edge_runtime.schema import hint, nearest, shown
+from edge_runtime.program import files
+from edge_runtime.program.schema import hint, nearest, shown
 from edge_runtime.wire.messages import Camera, ExtraState, Joint, Policy
 
 FORMAT = 1
@@ -60,7 +60,7 @@ class Bundle:
         """
         path = self.path / "reference.npz"
         try:
-            with input_file.open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
+            with files.open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
                 pair = {name: stored[name] for name in stored.files}
         except (OSError, EOFError, ValueError, BadZipFile) as error:
             raise ModelError(f"{path}: holds no stored pair ({error})") from error
@@ -154,7 +154,7 @@ def _read(file: Path) -> dict[str, Any]:
     if file.parent.is_dir() and not file.exists():
         raise ModelError(f"bundle: {file.parent} is none, it has no {MANIFEST}")
     try:
-        manifest = json_file.read(file, _MANIFEST_BYTES)
+        manifest = files.read_json(file, _MANIFEST_BYTES)
     except ValueError as error:
         raise ModelError(f"{file}: {error}") from error
     if not isinstance(manifest, dict):
@@ -171,7 +171,7 @@ def _check_files(path: Path, listed: _Fields) -> set[str]:
         entry.nothing_but("bytes", "sha256")
         size, digest = entry.whole("bytes", 0, 1 << 40), entry.text("sha256")
         try:
-            with input_file.open_regular(path / name) as stream:
+            with files.open_regular(path / name) as stream:
                 if (have := os.fstat(stream.fileno()).st_size) != size:
                     raise ModelError(f"{path / name}: has {have} bytes, the manifest says {size}")
                 found = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -11,9 +11,9 @@ from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_runtime import flags, logs, systemd
-from edge_runtime.ending import at_end_of_stdin, handling_signals
 from edge_runtime.errors import ConfigError, UsageError
+from edge_runtime.program import flags, logs, systemd
+from edge_runtime.program.signals import at_end_of_stdin, handling_signals
 
 if TYPE_CHECKING:
     from policy_server.bundle import Bundle
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 WORDS = {
     "start": ("policy_server.cli:start", "serve exported policies to robots"),
-    "make-certs": ("policy_server.certificates:main", "write a private CA, a server's and a robot's certificate"),
-    "models": ("policy_server.models_word:main", "list, load, unload or replace policies of a running server"),
+    "make-certs": ("policy_server.door.certificates:main", "write a private CA, a server's and a robot's certificate"),
+    "models": ("policy_server.admin.client:main", "list, load, unload or replace policies of a running server"),
     "service": ("policy_server.cli:service", "install, uninstall or show the systemd service"),
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_runtime.checks import check_ranges
 from edge_runtime.errors import ConfigError
+from edge_runtime.program.schema import check_ranges
 from policy_server.engines.cache import DEFAULT as DEFAULT_CACHE
 from policy_server.engines.options import check as check_options
 from policy_server.engines.providers import CONFIGURABLE, Providers

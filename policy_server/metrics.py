@@ -14,8 +14,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from edge_runtime.timing import Histogram
-from policy_server.models import Models
-from policy_server.refusals import Refusals
+from policy_server.door.refusals import Refusals
+from policy_server.serving.models import Models
 
 SECONDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MODEL = ["model"]

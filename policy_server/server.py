@@ -16,23 +16,23 @@ import grpc
 from prometheus_client import PlatformCollector, ProcessCollector
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.exposition import Exposition
-from edge_runtime.notify import Notifier
-from policy_server.access import Access
-from policy_server.address import Address
-from policy_server.admin import Admin
-from policy_server.admission import Admission
+from edge_runtime.program.exposition import Exposition
+from edge_runtime.program.notify import Notifier
+from policy_server.admin.service import Admin
 from policy_server.bundle import Bundle
 from policy_server.config import LimitsConfig, ServerConfig
-from policy_server.deadlines import Deadlines
+from policy_server.door.access import Access
+from policy_server.door.address import Address
+from policy_server.door.admission import Admission
+from policy_server.door.deadlines import Deadlines
+from policy_server.door.health import Health
+from policy_server.door.refusals import Refusals
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime, check
-from policy_server.health import Health
 from policy_server.metrics import ServerCollector
-from policy_server.model import Model
-from policy_server.models import PROGRESS_S, Models
-from policy_server.refusals import Refusals
-from policy_server.service import SERVICE, SPARE_WORKERS, PolicyService
+from policy_server.serving.model import Model
+from policy_server.serving.models import PROGRESS_S, Models
+from policy_server.serving.service import SERVICE, SPARE_WORKERS, PolicyService
 
 log = logging.getLogger(__name__)
 

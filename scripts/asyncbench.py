@@ -22,8 +22,8 @@ from asyncbench.evidence import weigh
 from asyncbench.measure import measure
 from asyncbench.results import Results
 from asyncbench.table import Row, to_csv, to_markdown
-from edge_runtime import flags
 from edge_runtime.errors import ConfigError
+from edge_runtime.program import flags
 
 SEEDS = {"default": 100, "quick": 20, "reference": 40}
 

@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_runtime import flags
 from edge_runtime.errors import EdgeRuntimeError, UsageError
+from edge_runtime.program import flags
 
 HERE = Path(__file__).resolve().parent
 WIDTH = 120

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_runtime.config import StartConfig
-from edge_runtime.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process
 from edge_runtime.wire.frames import compress
 from edge_runtime.wire.messages import Chunk, Frame, Observation, Pace, Policy
 from policy_server import bundle

@@ -10,9 +10,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_runtime import flags
-from edge_runtime.demo.cli import DemoConfig, Screen, table
-from edge_runtime.demo.comparison import Comparison, Verdict
+from edge_runtime.program import flags
+from edge_runtime.tools.demo.cli import DemoConfig, Screen, table
+from edge_runtime.tools.demo.comparison import Comparison, Verdict
 
 
 @dataclass

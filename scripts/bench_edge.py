@@ -29,7 +29,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from edge_runtime.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.proxy import Link, Proxy

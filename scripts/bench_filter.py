@@ -25,20 +25,20 @@ import numpy as np
 
 from asyncbench import policy
 from asyncbench.policy import LoadedPolicy
-from edge_runtime import flags
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
 from edge_runtime.config import StartConfig
-from edge_runtime.demo.comparison import mcnemar
-from edge_runtime.observer import Observer
-from edge_runtime.sensors import CameraView, Sensors
-from edge_runtime.task import Task
-from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
+from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.sensors import CameraView, Sensors
+from edge_runtime.planning.task import Task
+from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
+from edge_runtime.program import flags
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
+from edge_runtime.tools.demo.comparison import mcnemar
 from edge_runtime.virtual_arm.scene import FIXED_GOAL
 from edge_runtime.wire.codec import ObservationAssembler, encode_observation
 from edge_runtime.wire.frames import compress
 from edge_runtime.wire.messages import Answer, Chunk, Frame, Observation, Pixels, Skipped
-from policy_server.filter import Filter, thumbnail
+from policy_server.serving.filter import Filter, thumbnail
 
 FPS = 30
 SKIPPED_S = 0.02  # until the answer to an observation that is not run

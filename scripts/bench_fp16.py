@@ -19,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 
 from check_scene import Player
-from edge_runtime.demo.comparison import mcnemar
+from edge_runtime.tools.demo.comparison import mcnemar
 from edge_runtime.virtual_arm.model import TICK_S
 from policy_server import bundle
 

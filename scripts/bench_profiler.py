@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_runtime import flags
-from edge_runtime.demo.processes import Process
+from edge_runtime.program import flags
+from edge_runtime.tools.demo.processes import Process
 
 BUNDLES = ("act_so101_pick_place", "act_so101_cubes")
 LEFT_PART, LEFT_S = 0.05, 0.001  # of a round trip may be left as `other`

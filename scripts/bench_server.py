@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import onnxruntime
 
-from edge_runtime import flags
 from edge_runtime.errors import UsageError
+from edge_runtime.program import flags
 from serverbench import line, reach
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_runtime import flags
-from edge_runtime.demo.processes import Process
 from edge_runtime.errors import ConfigError
+from edge_runtime.program import flags
+from edge_runtime.tools.demo.processes import Process
 
 BUNDLE = "act_so101_pick_place"
 THRESHOLDS = ("auto", "0.5", "0.7")

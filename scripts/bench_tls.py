@@ -28,13 +28,13 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from edge_runtime import flags  # noqa: E402
-from edge_runtime.access import Access  # noqa: E402
 from edge_runtime.config import TlsConfig  # noqa: E402
-from edge_runtime.connection import ACT  # noqa: E402
-from edge_runtime.demo.processes import Process  # noqa: E402
 from edge_runtime.errors import EdgeRuntimeError  # noqa: E402
-from edge_runtime.stream import PolicyStream  # noqa: E402
+from edge_runtime.link.channel import Access  # noqa: E402
+from edge_runtime.link.connection import ACT  # noqa: E402
+from edge_runtime.link.stream import PolicyStream  # noqa: E402
+from edge_runtime.program import flags  # noqa: E402
+from edge_runtime.tools.demo.processes import Process  # noqa: E402
 from edge_runtime.wire import codec, policy_pb2  # noqa: E402
 from edge_runtime.wire.messages import (  # noqa: E402
     Answer,
@@ -49,7 +49,7 @@ from edge_runtime.wire.messages import (  # noqa: E402
     ServerMessage,
     Welcome,
 )
-from policy_server import certificates  # noqa: E402
+from policy_server.door import certificates  # noqa: E402
 from tests.server.bundles import write_bundle  # noqa: E402
 
 PROMISED_MS = 1.0  # more than plain text, p50

@@ -17,8 +17,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_runtime import flags
 from edge_runtime.errors import ConfigError
+from edge_runtime.program import flags
 from versus import processes, table
 from versus.figures import FIGURES
 

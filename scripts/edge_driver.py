@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from edge_runtime import flags
+from edge_runtime.acting.supervisor.client import watch_over
 from edge_runtime.cameras import CAMERAS, CameraFrame
 from edge_runtime.config import CameraConfig, StartConfig
-from edge_runtime.supervisor.client import watch_over
+from edge_runtime.program import flags
 from versus import diary
 from versus.frames import FPS, Reel
 

@@ -23,8 +23,8 @@ from typing import Any, Literal
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from edge_runtime import flags  # noqa: E402
 from edge_runtime.errors import ConfigError  # noqa: E402
+from edge_runtime.program import flags  # noqa: E402
 from tests.fuzzing.fuzzer import Defect, Fuzzer  # noqa: E402
 from tests.fuzzing.targets import TARGETS  # noqa: E402
 

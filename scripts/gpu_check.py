@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from edge_runtime import flags
 from edge_runtime.errors import EdgeRuntimeError
+from edge_runtime.program import flags
 from policy_server import bundle
 from policy_server.engines import cache
 from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime

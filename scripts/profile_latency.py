@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edge_runtime import flags
-from edge_runtime.profiler import cli
+from edge_runtime.program import flags
 from edge_runtime.timing import SERVER_STAGES
+from edge_runtime.tools.profiler import cli
 from picture import BLUE, GREEN, GREY, VERMILION, legend, picture
 
 QUICK = ("--bundle=act_so101_cubes", "--chunk_size_threshold=1", "--chunks=20")

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from edge_runtime import flags
-from edge_runtime.threshold import AutoThreshold, part_of
+from edge_runtime.planning.threshold import AutoThreshold, part_of
+from edge_runtime.program import flags
 from edge_runtime.timing import LatencyWindow
 
 Floats = npt.NDArray[np.float64]

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from edge_runtime import flags
+from edge_runtime.acting.supervisor.client import watch_over
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError
-from edge_runtime.supervisor.client import watch_over
+from edge_runtime.program import flags
 from soaking.faults import FAULTS, Fault
 from soaking.judge import BusJudge, Watch
 from soaking.stage import Stage
 
 if TYPE_CHECKING:
-    from edge_runtime.run_stats import RunStats
+    from edge_runtime.reporting.run_stats import RunStats
     from edge_runtime.runtime import Runtime
 
 SHORTEST_S, LONGEST_S = 0.1, 2.0

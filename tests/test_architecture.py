@@ -7,36 +7,25 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-# A leaf imports only leaves before it.
-LEAVES = (
-    "errors",
-    "slot",
-    "timing",
-    "schema",
-    "checks",
-    "output",
-    "flags",
-    "input_file",
-    "json_file",
-    "notify",
-    "systemd",
-    "credentials",
-    "ending",
-    "exposition",
-    "logs",
-)
+from scripts import house
 
+ROOT = Path(__file__).resolve().parent.parent
+# From the ground up: a room imports only rooms that stand before it.
+FLOORS = {
+    "edge_runtime": (
+        *("errors", "slot", "timing", "_realtime", "program", "config", "wire"),
+        *("cameras", "motors", "planning", "robots", "virtual_arm", "acting", "link", "reporting"),
+        *("episodes", "runtime", "tools", "cli", "__main__"),
+    ),
+    "policy_server": (
+        *("bundle", "engines", "config", "export", "door", "serving", "admin", "metrics", "server", "cli", "__main__"),
+    ),
+}
 FORBIDDEN = {
     "edge_runtime": ("policy_server", "torch", "onnxruntime", "onnx", "lerobot", "transformers"),
-    "edge_runtime/wire": tuple(
-        f"edge_runtime.{room}" for room in ("robots", "cameras", "motors", "runtime", "observer", "stream", "config")
-    ),
-    "edge_runtime/motors": ("edge_runtime.robots", "edge_runtime.runtime", "edge_runtime.wire"),
-    "edge_runtime/cameras": ("edge_runtime.robots", "edge_runtime.runtime", "edge_runtime.wire"),
     "policy_server": ("torch", "lerobot", "transformers", "torchvision"),
 }
-ALLOWED = {"policy_server": ("edge_runtime.wire", *(f"edge_runtime.{leaf}" for leaf in LEAVES))}
+SHARED = ("wire", "program", "errors", "slot", "timing")  # what the server takes from the robot's side
 
 
 def modules(room: str) -> list[Path]:
@@ -70,13 +59,13 @@ def test_room_does_not_import_what_is_not_its_own(room: str) -> None:
     assert wrong == []
 
 
-def test_server_takes_only_the_wire_and_the_leaves_of_the_edge() -> None:
+def test_server_takes_only_the_shared_rooms_of_the_edge() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in modules("policy_server")
         for name in imports(path)
         if reaches(name, "edge_runtime") and name != "edge_runtime"
-        if not any(reaches(name, allowed) for allowed in ALLOWED["policy_server"])
+        if not any(reaches(name, f"edge_runtime.{room}") for room in SHARED)
     ]
     assert wrong == []
 
@@ -87,8 +76,23 @@ def test_only_the_export_imports_torch() -> None:
     assert all("export" in path.parts for path in users)
 
 
-@pytest.mark.parametrize("leaf", LEAVES)
-def test_a_leaf_imports_no_room(leaf: str) -> None:
-    allowed = [f"edge_runtime.{other}" for other in LEAVES[: LEAVES.index(leaf)]]
-    names = [name for name in imports(ROOT / "edge_runtime" / f"{leaf}.py") if reaches(name, "edge_runtime")]
-    assert [name for name in names if name != "edge_runtime" and not any(reaches(name, a) for a in allowed)] == []
+@pytest.mark.parametrize("package", FLOORS)
+def test_a_room_imports_only_rooms_below_it(package: str) -> None:
+    floors = FLOORS[package]
+    graph = house.arrows(package)
+    assert set(graph) == set(floors)
+    wrong = [
+        f"{package}.{room} imports {package}.{other}"
+        for room, others in graph.items()
+        for other in others
+        if floors.index(other) >= floors.index(room)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_the_house_has_no_more_rooms_and_arrows_than_it_may(package: str) -> None:
+    rooms, arrows = house.MOST[package]
+    graph = house.arrows(package)
+    assert len(graph) <= rooms
+    assert sum(map(len, graph.values())) <= arrows

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edge_runtime.config import Mode
-from edge_runtime.demo.cli import DemoConfig, introduction, table
-from edge_runtime.demo.comparison import Run
-from edge_runtime.demo.pictures import Views, plot_levels
+from edge_runtime.tools.demo.cli import DemoConfig, introduction, table
+from edge_runtime.tools.demo.comparison import Run
+from edge_runtime.tools.demo.pictures import Views, plot_levels
 from edge_runtime.virtual_arm.web import WebServer
 
 

@@ -9,14 +9,14 @@ import sys
 import threading
 
 from edge_runtime.config import NoRobotConfig, StartConfig
-from edge_runtime.ending import handling_signals
+from edge_runtime.program.signals import handling_signals
 from edge_runtime.runtime import Runtime
 
 IN_THE_LOCK = """
 import signal, threading
 from edge_runtime.config import NoRobotConfig, StartConfig
 from edge_runtime.runtime import Runtime
-from edge_runtime.ending import handling_signals
+from edge_runtime.program.signals import handling_signals
 
 runtime = Runtime(StartConfig(robot=NoRobotConfig()))
 with handling_signals(runtime._heed, signal.SIGTERM):

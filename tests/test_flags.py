@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from edge_runtime import flags, schema
 from edge_runtime.config import SO100FollowerConfig, SO101FollowerConfig, StartConfig
 from edge_runtime.errors import (
     AccessError,
@@ -28,6 +27,7 @@ from edge_runtime.errors import (
     StreamError,
     UsageError,
 )
+from edge_runtime.program import flags, schema
 
 from .bad_input.programs import MAINS, WORDS
 

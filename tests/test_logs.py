@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from edge_runtime.logs import KEPT, BackgroundStream
+from edge_runtime.program.logs import KEPT, BackgroundStream
 
 LINES = [f"{number:099d}\n" for number in range(KEPT)]
 

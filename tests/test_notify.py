@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_runtime.motors.calibration import JOINTS
-from edge_runtime.notify import Notifier
+from edge_runtime.program.notify import Notifier
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
 from edge_runtime.wire.messages import Joint, Policy

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 import policy_server
-from edge_runtime import errors, flags, systemd
-from edge_runtime.demo.processes import Process
+from edge_runtime import errors
 from edge_runtime.motors.calibration import JOINTS, TURNS_FREELY, load
+from edge_runtime.program import flags, systemd
+from edge_runtime.tools.demo.processes import Process
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import CALIBRATION
 from policy_server.export.cli import PROG, ExportConfig, request_of

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_runtime import cli, systemd
+from edge_runtime import cli
 from edge_runtime.errors import AccessError, ConfigError, OutputError, UsageError
+from edge_runtime.program import systemd
 from policy_server import cli as server_cli
 
 PORT = "/dev/serial/by-id/usb-1a86_USB_Single_Serial_58FA083324-if00"

@@ -11,7 +11,7 @@ from edge_runtime.cameras import make_camera
 from edge_runtime.cameras.synthetic import SyntheticCamera
 from edge_runtime.config import NoRobotConfig, SyntheticCameraConfig
 from edge_runtime.errors import ConfigError, DeviceError
-from edge_runtime.extra_state import make_vector
+from edge_runtime.planning.extra_state import make_vector
 from edge_runtime.robots import make_robot
 from edge_runtime.wire.messages import Joint
 

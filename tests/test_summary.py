@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_runtime import summary
+from edge_runtime.reporting import summary
 
 
 def stage(n: int, seconds: float) -> dict[str, float]:

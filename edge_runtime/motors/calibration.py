@@ -10,10 +10,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from edge_runtime import json_file, output
 from edge_runtime.config import SOFollowerConfig
 from edge_runtime.errors import ConfigError, OutputError
-from edge_runtime.schema import hint, nearest
+from edge_runtime.program import files, output
+from edge_runtime.program.schema import hint, nearest
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")  # ids 1..6
 TURNS_FREELY = "wrist_roll"  # LeRobot gives it the whole turn
@@ -112,7 +112,7 @@ def destination(config: SOFollowerConfig) -> Path:
 def load(path: Path) -> Calibration:
     """The calibration in `path`, in the order of JOINTS; ConfigError names the field that cannot be."""
     try:
-        return _parse(json_file.read(path))
+        return _parse(files.read_json(path))
     except ValueError as error:
         raise ConfigError(f"calibration {path}: {error}") from error
 

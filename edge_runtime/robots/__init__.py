@@ -14,7 +14,7 @@ import numpy.typing as npt
 from edge_runtime.config import RobotConfig, StopPolicy
 from edge_runtime.errors import ConfigError
 from edge_runtime.motors.stopping import StopPlan
-from edge_runtime.schema import hint
+from edge_runtime.program.schema import hint
 from edge_runtime.wire.messages import Joint
 
 Vector = npt.NDArray[np.float64]

@@ -21,10 +21,10 @@ from edge_runtime.motors.calibration import JOINTS, UNITS, Mode
 from edge_runtime.motors.feetech import error_names
 from edge_runtime.motors.port import adapters
 from edge_runtime.motors.stopping import Axis, StopPlan, carry_out
+from edge_runtime.program.schema import hint
 from edge_runtime.robots import Vector, so_servos
 from edge_runtime.robots.so_servos import GRIPPER, IDS
 from edge_runtime.robots.so_watch import ServoWatch
-from edge_runtime.schema import hint
 from edge_runtime.wire.messages import Joint
 
 _FASTEST = 254  # register Acceleration: LeRobot leaves smoothness to the client

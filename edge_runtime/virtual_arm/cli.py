@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edge_runtime import flags
-from edge_runtime.checks import check_file_name, check_ranges
-from edge_runtime.ending import at_end_of_stdin, handling_signals
 from edge_runtime.errors import ConfigError
+from edge_runtime.program import flags
+from edge_runtime.program.schema import check_file_name, check_ranges
+from edge_runtime.program.signals import at_end_of_stdin, handling_signals
 
 if TYPE_CHECKING:
     from edge_runtime.virtual_arm.arm import VirtualArm

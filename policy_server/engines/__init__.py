@@ -15,7 +15,7 @@ from policy_server.engines.providers import Runtime
 
 # Each module has `open_engine(bundle, runtime) -> Engine`.
 ENGINES = {
-    "act": "policy_server.engines.act",
+    "act": "policy_server.engines.one_graph",
     "smolvla": "policy_server.engines.smolvla",
 }
 Batch = Mapping[str, npt.NDArray[Any]]

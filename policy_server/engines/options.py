@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.schema import hint
+from edge_runtime.program.schema import hint
 
 BATCH = "batch"  # what every graph calls its one free extent
 DEVICE = "device_id"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_runtime.errors import ModelError
-from edge_runtime.schema import shown
+from edge_runtime.program.schema import shown
 from policy_server import bundle
 from policy_server.bundle import ACTION, MANIFEST, Bundle
 from policy_server.engines import open_engine

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from edge_runtime import json_file
 from edge_runtime.errors import ConfigError, ModelError, UsageError
+from edge_runtime.program import files
 from policy_server.bundle import ACTION, IMAGES, STATE
 from policy_server.export import pipeline
 from policy_server.export.hub import cached
@@ -154,7 +154,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ModelError(f"{folder}: no config.json; expected a folder written by lerobot-train (…/pretrained_model)")
     try:
-        config = json_file.read(path)
+        config = files.read_json(path)
     except ValueError as error:
         raise ModelError(f"config.json: {error}") from error
     if not isinstance(config, dict) or config.get("type") not in TYPES:

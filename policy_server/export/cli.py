@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from edge_runtime import flags
-from edge_runtime.checks import check_ranges
 from edge_runtime.errors import ConfigError, UsageError
+from edge_runtime.program import flags
+from edge_runtime.program.schema import check_ranges
 from edge_runtime.wire.messages import Joint
 from policy_server.engines.providers import Providers, Runtime
 from policy_server.export import joints

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.schema import hint
+from edge_runtime.program.schema import hint
 from edge_runtime.wire.messages import Joint
 
 SO_ARM = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")

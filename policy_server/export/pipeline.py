@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_runtime import json_file
 from edge_runtime.errors import ModelError
+from edge_runtime.program import files
 
 PRE, POST = "policy_preprocessor.json", "policy_postprocessor.json"
 RENAME, NORMALISE, UNNORMALISE = "rename_observations_processor", "normalizer_processor", "unnormalizer_processor"
@@ -48,7 +48,7 @@ def read_steps(path: Path) -> dict[str, Step]:
     Raises ModelError on one that we do not know, that comes twice, or that comes in an order we do not know.
     """
     try:
-        entries = [step_of(entry, path.parent) for entry in json_file.read(path)["steps"]]
+        entries = [step_of(entry, path.parent) for entry in files.read_json(path)["steps"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path.name}: not a LeRobot processor file ({type(error).__name__}: {error})") from error
     entries = [step for step in entries if step.config.get("enabled") is not False]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from edge_runtime import json_file
 from edge_runtime.errors import ConfigError, ModelError
+from edge_runtime.program import files
 from policy_server.export.normalisation import Doubles, Rule, Statistics
 from policy_server.export.pipeline import NORMALISE, UNNORMALISE, Step
 from policy_server.export.weights import read_tensors
@@ -105,7 +105,7 @@ def from_file(path: Path) -> Statistics:
     if path.suffix == ".safetensors":
         return by_feature({name: tensor.double().numpy() for name, tensor in read_tensors(path).items()})
     try:
-        stored: dict[str, dict[str, Any]] = json_file.read(path)
+        stored: dict[str, dict[str, Any]] = files.read_json(path)
         return {
             feature: {name: np.asarray(values, dtype=np.float64).reshape(-1) for name, values in statistics.items()}
             for feature, statistics in stored.items()

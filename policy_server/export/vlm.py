@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from edge_runtime import json_file
 from edge_runtime.errors import ModelError
+from edge_runtime.program import files
 
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {  # what config.json of the model says, where it is not at hand
     "HuggingFaceTB/SmolVLM2-500M-Video-Instruct": {
@@ -55,7 +55,7 @@ def read_config(name: str, folders: list[Path]) -> Mapping[str, Any]:
     for folder in folders:
         if (path := folder / "config.json").is_file():
             try:
-                config = json_file.read(path)
+                config = files.read_json(path)
             except ValueError as error:
                 raise ModelError(f"{path.name} of {folder.name}: {error}") from error
             if isinstance(config, dict) and "text_config" in config:

@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from edge_runtime import json_file
 from edge_runtime.errors import ModelError
+from edge_runtime.program import files
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -25,7 +25,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / SINGLE]
     if (folder / INDEX).is_file():
         try:
-            shards = sorted(set(json_file.read(folder / INDEX)["weight_map"].values()))
+            shards = sorted(set(files.read_json(folder / INDEX)["weight_map"].values()))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise ModelError(f"{INDEX}: no weight_map that names the shards ({error})") from error
         for shard in shards:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from asyncbench.link import FPS
 from asyncbench.outcome import Outcome
-from edge_runtime.demo.comparison import mcnemar
+from edge_runtime.tools.demo.comparison import mcnemar
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from asyncbench.link import FPS
-from edge_runtime import aggregation
 from edge_runtime.errors import ConfigError
-from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
+from edge_runtime.planning import aggregation
+from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.timing import LatencyWindow
 from edge_runtime.wire.messages import Floats, Observation
 

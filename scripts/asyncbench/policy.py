@@ -12,9 +12,9 @@ from edge_runtime.virtual_arm.renderer import Renderer
 from edge_runtime.virtual_arm.scene import Scene
 from edge_runtime.wire.messages import Floats, Observation, Policy
 from policy_server import bundle
-from policy_server.cleaning import KeyMap, prepare, preprocess
 from policy_server.engines import open_engine
 from policy_server.engines.providers import Runtime
+from policy_server.serving.cleaning import KeyMap, prepare, preprocess
 
 BUNDLES = {"state": "act_so101_pick_place", "images": "act_so101_cubes"}
 

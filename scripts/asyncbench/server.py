@@ -11,7 +11,7 @@ from asyncbench.link import Times
 from asyncbench.method import Method
 from asyncbench.policy import LoadedPolicy
 from edge_runtime.wire.messages import Answer, Chunk, Observation, Skipped
-from policy_server.filter import Filter
+from policy_server.serving.filter import Filter
 
 SIMILAR_DEGREES = 1.0  # the runtime's default for a robot in degrees
 SKIPPED_NS = 20_000_000  # a skipped answer waits for no inference

@@ -17,9 +17,9 @@ from asyncbench.server import Clock, Server
 from asyncbench.witness import Witness
 from asyncbench.world import World
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
-from edge_runtime.observer import Observer
-from edge_runtime.sensors import Sensors
-from edge_runtime.task import Task
+from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.sensors import Sensors
+from edge_runtime.planning.task import Task
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.virtual_arm.episode import MAX_TICKS
 from edge_runtime.wire.messages import Chunk

@@ -11,7 +11,7 @@ from edge_runtime.motors.calibration import JointCalibration
 from edge_runtime.virtual_arm.calibration import CALIBRATION
 
 if TYPE_CHECKING:
-    from edge_runtime.run_stats import RunStats  # gRPC: not before the supervisor
+    from edge_runtime.reporting.run_stats import RunStats  # gRPC: not before the supervisor
 
 TICKS_PER_UNIT = dict.fromkeys(range(1, 6), 4095 / 360) | {6: (3186 - 1934) / 100}
 

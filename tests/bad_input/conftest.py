@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_runtime import flags
+from edge_runtime.program import flags
 from tests.bad_input.programs import MAINS
 
 Answer = Callable[..., tuple[int, str]]

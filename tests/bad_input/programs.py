@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_runtime import cli as edge_runtime_cli
-from edge_runtime import flags, schema
-from edge_runtime.bringup.calibrate import CalibrateConfig
-from edge_runtime.bringup.setup_motors import SetupMotorsConfig
 from edge_runtime.config import StartConfig
-from edge_runtime.demo.cli import DemoConfig
-from edge_runtime.doctor.cli import DoctorConfig
-from edge_runtime.profiler.cli import ProfileConfig
-from edge_runtime.replay import ReplayConfig
-from edge_runtime.systemd import ServiceConfig
-from edge_runtime.top.cli import TopConfig
+from edge_runtime.program import flags, schema
+from edge_runtime.program.systemd import ServiceConfig
+from edge_runtime.tools.bringup.calibrate import CalibrateConfig
+from edge_runtime.tools.bringup.setup_motors import SetupMotorsConfig
+from edge_runtime.tools.demo.cli import DemoConfig
+from edge_runtime.tools.doctor.cli import DoctorConfig
+from edge_runtime.tools.profiler.cli import ProfileConfig
+from edge_runtime.tools.replay import ReplayConfig
+from edge_runtime.tools.top.cli import TopConfig
 from edge_runtime.virtual_arm.cli import VirtualArmConfig
 from policy_server import cli as policy_server_cli
-from policy_server.certificates import MakeCertsConfig
+from policy_server.admin.client import ModelsConfig
 from policy_server.config import ServerConfig
+from policy_server.door.certificates import MakeCertsConfig
 from policy_server.export import cli as export_cli
 from policy_server.export.cli import ExportConfig
-from policy_server.models_word import ModelsConfig
 
 MAINS: dict[str, Callable[[list[str]], int]] = {
     "edge-runtime": edge_runtime_cli.dispatch,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_runtime import output
-from policy_server.certificates import make, write
+from edge_runtime.program import output
+from policy_server.door.certificates import make, write
 from tests.bad_input.conftest import Answer, open_to_all
 
 NOBODY_ID = 65534

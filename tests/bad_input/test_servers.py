@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 import pytest
 
-from edge_runtime import refusal
-from edge_runtime.access import Access
+from edge_runtime.link import diagnosis
+from edge_runtime.link.channel import Access
 from edge_runtime.wire import codec, policy_pb2
 from edge_runtime.wire.messages import Camera, ExtraState, Joint, ServerDescription
 from policy_server import bundle
@@ -109,7 +109,7 @@ def test_who_it_is_that_is_no_policy_server(who: str) -> None:
         thread.start()
         try:
             access = Access(f"127.0.0.1:{server.server_address[1]}")
-            error = refusal.explain(access)
+            error = diagnosis.explain(access)
         finally:
             server.shutdown()
             thread.join()

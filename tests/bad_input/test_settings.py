@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edge_runtime import cli as edge_runtime_cli
-from edge_runtime import schema
+from edge_runtime.program import schema
 from policy_server import cli as policy_server_cli
 from tests.bad_input.conftest import Answer
 from tests.bad_input.programs import WORDS, Setting, Word, settings

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from edge_runtime import schema
+from edge_runtime.program import schema
 from tests.bad_input.conftest import Answer
 from tests.bad_input.programs import WORDS, Setting, context, settings
 from tests.bad_input.test_files import FILES

@@ -13,14 +13,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from edge_runtime.bringup import calibrate
-from edge_runtime.bringup.terminal import Terminal
 from edge_runtime.config import SO101FollowerConfig
 from edge_runtime.motors import calibration as calibrations
 from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.calibration import JOINTS, JointCalibration
 from edge_runtime.robots.so_follower import SOFollower
 from edge_runtime.robots.so_servos import IDS
+from edge_runtime.tools.bringup import calibrate
+from edge_runtime.tools.bringup.terminal import Terminal
 from edge_runtime.virtual_arm.bus import VirtualBus
 
 from .person import CTRL_C, Person

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_runtime.bringup.identity import Identity, find
 from edge_runtime.errors import BusError
 from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.calibration import JOINTS
+from edge_runtime.tools.bringup.identity import Identity, find
 from edge_runtime.virtual_arm.bus import VirtualBus
 
 from .person import CTRL_C, Person

@@ -6,7 +6,7 @@ import io
 import os
 import select
 
-from edge_runtime.bringup.terminal import Terminal
+from edge_runtime.tools.bringup.terminal import Terminal
 
 
 class Screen(io.StringIO):

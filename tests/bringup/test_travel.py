@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_runtime.bringup.travel import GREATEST_OFFSET, MIDDLE, WIDEST, Travel, homing_offset
+from edge_runtime.tools.bringup.travel import GREATEST_OFFSET, MIDDLE, WIDEST, Travel, homing_offset
 
 TURN = 4096
 

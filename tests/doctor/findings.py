@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from edge_runtime.doctor.finding import Finding
+from edge_runtime.tools.doctor.finding import Finding
 
 
 class Findings:

@@ -12,7 +12,7 @@ import pytest
 
 from edge_runtime.cameras import v4l2
 from edge_runtime.config import OpenCVCameraConfig
-from edge_runtime.doctor import cameras
+from edge_runtime.tools.doctor import cameras
 
 from .findings import Findings
 

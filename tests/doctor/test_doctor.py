@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 import pytest
 
-from edge_runtime.demo.processes import Process
-from edge_runtime.doctor import cli, machine, packages, server
-from edge_runtime.doctor.finding import WIDTH, Finding
+from edge_runtime.tools.demo.processes import Process
+from edge_runtime.tools.doctor import cli, machine, packages, server
+from edge_runtime.tools.doctor.finding import WIDTH, Finding
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from edge_runtime.config import NoRobotConfig, StartConfig
-from edge_runtime.doctor import machine
 from edge_runtime.errors import AccessError
+from edge_runtime.tools.doctor import machine
 
 from .findings import Findings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_runtime.doctor import port
+from edge_runtime.tools.doctor import port
 from edge_runtime.virtual_arm.bus import VirtualBus
 
 from .findings import Findings

@@ -13,9 +13,9 @@ import pytest
 
 from edge_runtime.cameras import make_camera
 from edge_runtime.config import NoRobotConfig, SO101FollowerConfig, StartConfig, SyntheticCameraConfig
-from edge_runtime.doctor import server
-from edge_runtime.doctor.finding import Finding
 from edge_runtime.robots import make_robot
+from edge_runtime.tools.doctor import server
+from edge_runtime.tools.doctor.finding import Finding
 from edge_runtime.wire.messages import Camera, ExtraState, Failure, Joint, Observation, Skipped
 
 from ..edge.scripted_server import POLICY, ScriptedServer, chunk_for

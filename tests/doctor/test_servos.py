@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from edge_runtime.config import SO101FollowerConfig
-from edge_runtime.doctor import servos
 from edge_runtime.motors.bus import Bus
 from edge_runtime.robots.so_servos import IDS
+from edge_runtime.tools.doctor import servos
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
 

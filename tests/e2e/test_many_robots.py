@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from edge_runtime.wire.messages import Chunk, Floats, Frame, Observation, Policy
-from policy_server import bundle, models_word
+from policy_server import bundle
+from policy_server.admin.service import client as admin_client
 from policy_server.bundle import IMAGES, STATE
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime
@@ -148,7 +149,7 @@ def test_a_policy_is_replaced_while_the_arm_runs_it_and_after_a_reconnect_it_is_
         edge = Edge(folder, *arm.flags, f"--server_address={address}", f"--summary={summary}")
         with edge:
             edge.wait_for("-> running")
-            assert models_word.main(["replace", str(new), f"--admin_socket={admin}"]) == 0
+            assert admin_client.main(["replace", str(new), f"--admin_socket={admin}"]) == 0
             edge.wait_for(f"the server replaced act_so101_pick_place: now {digest}")
             server.wait_for("(sessions moved: 1, ended: 0)")
             assert server.end() == 0

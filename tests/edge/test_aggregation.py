@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_runtime import aggregation
 from edge_runtime._realtime import ActionRing, TemporalEnsemble
 from edge_runtime.errors import ConfigError
+from edge_runtime.planning import aggregation
 
 OLD, NEW = np.full((4, 2), 10.0, np.float32), np.full((4, 2), 20.0, np.float32)
 

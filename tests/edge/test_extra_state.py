@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_runtime.errors import DeviceError
-from edge_runtime.extra_state import HttpVector
+from edge_runtime.planning.extra_state import HttpVector
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

@@ -13,7 +13,7 @@ from edge_runtime.cameras import Camera as Eye
 from edge_runtime.cameras.synthetic import SyntheticCamera
 from edge_runtime.config import NoRobotConfig, StartConfig, SyntheticCameraConfig
 from edge_runtime.errors import ProtocolError
-from edge_runtime.introduction import choose, introduce
+from edge_runtime.link.handshake import choose, introduce
 from edge_runtime.robots import make_robot
 from edge_runtime.runtime import Runtime
 from edge_runtime.wire.messages import Camera, Joint, Policy, ServerDescription

@@ -11,10 +11,10 @@ import pytest
 
 from edge_runtime._realtime import ActionRing
 from edge_runtime.errors import ConfigError, DeviceError, ProtocolError, StreamError
-from edge_runtime.observer import FAILURES_IN_A_ROW, Observer
-from edge_runtime.sensors import Sensors
-from edge_runtime.task import Task
-from edge_runtime.threshold import AutoThreshold, FixedThreshold, Threshold
+from edge_runtime.planning.observer import FAILURES_IN_A_ROW, Observer
+from edge_runtime.planning.sensors import Sensors
+from edge_runtime.planning.task import Task
+from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire.messages import Answer, Camera, Chunk, ExtraState, Failure, Floats, Observation, Pixels, Skipped
 from tests.edge.scripted_server import POLICY, chunk_for

@@ -11,9 +11,9 @@ import grpc
 import numpy as np
 import pytest
 
-from edge_runtime.access import Access
 from edge_runtime.errors import AccessError, EdgeRuntimeError, ProtocolError, StreamError
-from edge_runtime.stream import PolicyStream
+from edge_runtime.link.channel import Access
+from edge_runtime.link.stream import PolicyStream
 from edge_runtime.wire import codec
 from edge_runtime.wire.messages import Answer, Chunk, Observation, Pace, Policy, Replaced
 from tests.edge.scripted_server import HELLO, JOINTS, POLICY, ScriptedServer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.task import LONGEST, Task
+from edge_runtime.planning.task import LONGEST, Task
 
 
 def put(file: Path, text: str, second: int) -> None:

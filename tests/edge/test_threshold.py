@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from edge_runtime import flags
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError
-from edge_runtime.threshold import AutoThreshold, part_of
+from edge_runtime.planning.threshold import AutoThreshold, part_of
+from edge_runtime.program import flags
 from edge_runtime.timing import EARLY_FACTOR, EARLY_SAMPLES, LatencyWindow
 
 FPS = 30.0

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from edge_runtime.supervisor.client import ANSWER_S
+from edge_runtime.acting.supervisor.client import ANSWER_S
 from edge_runtime.virtual_arm.frame_log import Entry
 from tests.faults.bench import TICKS_PER_UNIT, Bench, writes
 from tests.proxy import Link

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from edge_runtime import replay
 from edge_runtime.errors import ConfigError, OutputError
-from edge_runtime.fault_record import MOST_FILES, FaultRecord, default_folder
+from edge_runtime.reporting.fault_record import MOST_FILES, FaultRecord, default_folder
+from edge_runtime.tools import replay
 
 RECORD = FaultRecord(
     error="gripper (id 6): no reply 15 times in a row",

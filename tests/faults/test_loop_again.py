@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from edge_runtime._realtime import ActionRing, ActuatorLoop, FeetechPort, PythonPort
+from edge_runtime.acting.supervisor.page import FOR_EVER_NS, Page
 from edge_runtime.errors import ActuatorFault, ConfigError, DeviceError
 from edge_runtime.motors.bus import Bus
-from edge_runtime.supervisor.page import FOR_EVER_NS, Page
 from edge_runtime.virtual_arm.bus import VirtualBus
 
 SECOND = 1_000_000_000

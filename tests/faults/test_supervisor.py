@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
+from edge_runtime.acting.supervisor import process as supervisor_process
+from edge_runtime.acting.supervisor.client import Supervisor
+from edge_runtime.acting.supervisor.page import Page
 from edge_runtime.config import SO101FollowerConfig, StopPolicy
 from edge_runtime.errors import BusError, EdgeRuntimeError
 from edge_runtime.motors.stopping import Axis, StopPlan
 from edge_runtime.robots.so_follower import SOFollower
-from edge_runtime.supervisor import process as supervisor_process
-from edge_runtime.supervisor.client import Supervisor
-from edge_runtime.supervisor.page import Page
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
 from edge_runtime.virtual_arm.frame_log import Entry
@@ -80,7 +80,7 @@ def is_ramp(entry: Entry) -> bool:
 
 def test_it_imports_next_to_nothing() -> None:
     code = (
-        "import sys, edge_runtime.supervisor.process as p;"
+        "import sys, edge_runtime.acting.supervisor.process as p;"
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'numpy', 'grpc', 'draccus', 'cv2', 'yaml'}))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
@@ -207,7 +207,7 @@ import sys
 from pathlib import Path
 from edge_runtime.config import SO101FollowerConfig
 from edge_runtime.robots.so_follower import SOFollower
-from edge_runtime.supervisor.client import Supervisor
+from edge_runtime.acting.supervisor.client import Supervisor
 port, folder, ending = sys.argv[1:]
 with Supervisor() as supervisor:
     with SOFollower(SO101FollowerConfig(id="virtual", port=port, calibration_dir=Path(folder))) as robot:

@@ -17,12 +17,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from edge_runtime import credentials
 from edge_runtime.errors import ConfigError, ModelError, ProtocolError
 from edge_runtime.motors import calibration, feetech
+from edge_runtime.program import credentials
 from edge_runtime.wire import codec, envelope, frames
 from edge_runtime.wire import policy_pb2 as pb
-from edge_runtime.wire.handshake import differences
+from edge_runtime.wire.fit import differences
 from edge_runtime.wire.messages import (
     Camera,
     Chunk,
@@ -40,8 +40,9 @@ from edge_runtime.wire.messages import (
     Skipped,
     Welcome,
 )
-from policy_server import bundle, certificates
-from policy_server.cleaning import match_keys, preprocess
+from policy_server import bundle
+from policy_server.door import certificates
+from policy_server.serving.cleaning import match_keys, preprocess
 
 from ..server.bundles import write_bundle
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_runtime.top.reading import Reading, read
+from edge_runtime.tools.top.reading import Reading, read
 from tests.e2e.programs import Edge, Program
 from tests.edge.scripted_server import POLICY, ScriptedServer
 

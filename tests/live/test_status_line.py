@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edge_runtime.status_line import WIDTH, StatusLine
+from edge_runtime.reporting.status_line import WIDTH, StatusLine
 
 ERASE = "\r\x1b[K"
 

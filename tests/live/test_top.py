@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from edge_runtime.errors import StreamError
-from edge_runtime.top.history import History
-from edge_runtime.top.reading import Reading, parse, read
-from edge_runtime.top.screen import curve, draw
+from edge_runtime.tools.top.history import History
+from edge_runtime.tools.top.reading import Reading, parse, read
+from edge_runtime.tools.top.screen import curve, draw
 
 URL = "http://127.0.0.1:9464/metrics"
 PAGE = """

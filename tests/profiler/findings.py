@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_runtime.profiler.findings import Findings, Picture, Setting
-from edge_runtime.profiler.stage_log import PARTS, Trip
+from edge_runtime.tools.profiler.findings import Findings, Picture, Setting
+from edge_runtime.tools.profiler.stage_log import PARTS, Trip
 
 RAW_PAIR = (Picture("top", 480, 640, 80_000), Picture("wrist", 480, 640, 90_000))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
-from edge_runtime.profiler import page, text
-from edge_runtime.profiler.stage_log import PARTS
+from edge_runtime.tools.profiler import page, text
+from edge_runtime.tools.profiler.stage_log import PARTS
 
 from .findings import findings
 

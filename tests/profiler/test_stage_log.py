@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edge_runtime.profiler.stage_log import StageLog
 from edge_runtime.timing import SERVER_STAGES
+from edge_runtime.tools.profiler.stage_log import StageLog
 
 
 def answer(log: StageLog, round_trip_s: float, stage_s: float = 0.01) -> None:

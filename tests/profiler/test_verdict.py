@@ -7,7 +7,7 @@ import math
 import pytest
 
 from edge_runtime.config import StartConfig
-from edge_runtime.profiler.verdict import sentences
+from edge_runtime.tools.profiler.verdict import sentences
 
 from .findings import RAW_PAIR, findings
 

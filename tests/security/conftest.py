@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_runtime import stream
-from edge_runtime.access import Access
 from edge_runtime.config import TlsConfig
+from edge_runtime.link import stream
+from edge_runtime.link.channel import Access
 from edge_runtime.wire.messages import ServerDescription
-from policy_server import certificates
+from policy_server.door import certificates
 
 from ..server.bundles import write_bundle
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
-from edge_runtime.access import Access
 from edge_runtime.config import TlsConfig
-from edge_runtime.observer import Observer
-from edge_runtime.sensors import Sensors
-from edge_runtime.stream import PolicyStream
-from edge_runtime.task import Task
-from edge_runtime.threshold import FixedThreshold
+from edge_runtime.link.channel import Access
+from edge_runtime.link.stream import PolicyStream
+from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.sensors import Sensors
+from edge_runtime.planning.task import Task
+from edge_runtime.planning.threshold import FixedThreshold
 from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire.messages import Floats, Hello, Pixels
 

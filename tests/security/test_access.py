@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 import pytest
 
-from edge_runtime import refusal
-from edge_runtime.access import Access
 from edge_runtime.config import TlsConfig
 from edge_runtime.errors import AccessError, ConfigError, StreamError
+from edge_runtime.link import diagnosis
+from edge_runtime.link.channel import Access
 from edge_runtime.wire.messages import Policy
 from policy_server import bundle
 from policy_server import config as server_config
@@ -221,7 +221,7 @@ def test_tls_passes_through_a_tcp_proxy(guarded: PolicyServer, policy: Policy, c
 
 def test_nobody_there_may_pass(certs: Path) -> None:
     for access in (Access("127.0.0.1:1", tls=robot_tls(certs)), Access("unix:/nowhere/policy.sock")):
-        error = refusal.explain(access)
+        error = diagnosis.explain(access)
         assert isinstance(error, StreamError)
         assert str(error).startswith(f"{access.address} is not available: ")
 
@@ -234,7 +234,7 @@ def test_a_unix_socket_of_somebody_else_is_told_so(tmp_path: Path) -> None:
         listening.listen()
         os.seteuid(NOBODY)
         try:
-            error = refusal.explain(access)
+            error = diagnosis.explain(access)
         finally:
             os.seteuid(0)
     assert isinstance(error, AccessError)

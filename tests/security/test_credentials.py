@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_runtime import credentials
 from edge_runtime.errors import AccessError, ConfigError, OutputError, UsageError
-from policy_server import certificates, cli
+from edge_runtime.program import credentials
+from policy_server import cli
 from policy_server import config as server_config
-from policy_server.tls import ServerTls
+from policy_server.door import certificates
+from policy_server.door.tls import ServerTls
 
 Tokens = Callable[..., Path]
 GOOD = "0123456789abcdef"

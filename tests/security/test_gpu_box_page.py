@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import policy_server
-from edge_runtime.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "gpu-box.md"

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from policy_server import handshake_failures
-from policy_server.handshake_failures import HandshakeFailures
+from policy_server.door import handshake_failures
+from policy_server.door.handshake_failures import HandshakeFailures
 
 Said = queue.SimpleQueue[tuple[str, str]]
 

@@ -11,10 +11,10 @@ import grpc
 import numpy as np
 import pytest
 
-from edge_runtime.access import Access
-from edge_runtime.connection import ACT, DESCRIBE
 from edge_runtime.errors import ProtocolError
-from edge_runtime.stream import PolicyStream
+from edge_runtime.link.channel import Access
+from edge_runtime.link.connection import ACT, DESCRIBE
+from edge_runtime.link.stream import PolicyStream
 from edge_runtime.wire import codec
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Chunk, Ping, Policy, Welcome

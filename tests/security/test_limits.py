@@ -19,9 +19,9 @@ from edge_runtime.wire import codec
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Chunk, Frame, Observation, Ping, Policy
 from policy_server import bundle
-from policy_server.admission import Admission, Fault, home_of
 from policy_server.config import LimitsConfig, ServerConfig
-from policy_server.deadlines import Deadlines
+from policy_server.door.admission import Admission, Fault, home_of
+from policy_server.door.deadlines import Deadlines
 from policy_server.server import PolicyServer
 
 from ..server.bundles import write_bundle

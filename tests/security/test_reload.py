@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_runtime.access import Access
 from edge_runtime.errors import AccessError
+from edge_runtime.link.channel import Access
 from edge_runtime.wire.messages import Chunk
 from policy_server import bundle
 

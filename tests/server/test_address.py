@@ -7,8 +7,8 @@ import socket
 import grpc
 import pytest
 
-from policy_server.address import Address
 from policy_server.config import ServerConfig
+from policy_server.door.address import Address
 
 
 def test_the_default_is_this_machine_alone() -> None:

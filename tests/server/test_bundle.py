@@ -15,7 +15,7 @@ from edge_runtime.errors import ModelError, UsageError
 from edge_runtime.wire.messages import Camera, ExtraState, Joint
 from policy_server import bundle
 from policy_server.engines import open_engine
-from policy_server.engines.act import ActEngine
+from policy_server.engines.one_graph import OneGraphEngine
 from policy_server.engines.providers import Runtime
 
 from .bundles import write_bundle, write_manifest
@@ -161,7 +161,7 @@ def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_batch_gives_each_member_its_own(seeing: Path, batch: int) -> None:
     loaded = bundle.load(seeing)
-    engine = ActEngine(loaded, CPU)
+    engine = OneGraphEngine(loaded, CPU)
     random = np.random.default_rng(0)
     inputs = {
         name: random.integers(0, 255, (batch, *feature.shape)).astype(feature.dtype)

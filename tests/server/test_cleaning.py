@@ -13,8 +13,8 @@ import pytest
 from edge_runtime.errors import ProtocolError
 from edge_runtime.wire.messages import Frame, Observation
 from policy_server import bundle
-from policy_server.cleaning import KeyMap, match_keys, prepare, preprocess
-from policy_server.filter import Filter
+from policy_server.serving.cleaning import KeyMap, match_keys, prepare, preprocess
+from policy_server.serving.filter import Filter
 
 from .bundles import write_bundle
 from .robots import hello_to, look

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from policy_server.deadlines import Deadlines
+from policy_server.door.deadlines import Deadlines
 
 THREADS, EACH = 8, 500
 

@@ -12,7 +12,7 @@ import pytest
 from edge_runtime.wire.frames import compress
 from edge_runtime.wire.messages import Floats, Frame, Observation, Pixels
 from policy_server import bundle
-from policy_server.filter import Filter
+from policy_server.serving.filter import Filter
 
 from .bundles import write_bundle
 from .conftest import Engines, serving

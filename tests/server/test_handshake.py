@@ -19,10 +19,10 @@ from edge_runtime.wire.messages import Camera, Chunk, ExtraState, Joint, Policy,
 from policy_server import bundle
 from policy_server import server as server_module
 from policy_server.config import LimitsConfig, ServerConfig
-from policy_server.deadlines import Deadlines
+from policy_server.door.deadlines import Deadlines
+from policy_server.door.health import Health
 from policy_server.engines import Engine
 from policy_server.engines.providers import Runtime
-from policy_server.health import Health
 from policy_server.server import PolicyServer
 
 from .conftest import Engines, serving

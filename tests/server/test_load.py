@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policy_server.load import WINDOW_S, Load
+from policy_server.serving.load import WINDOW_S, Load
 
 
 def window(load: Load, since_s: float, *, busy: float, late: int, chunks: int = 10) -> float:

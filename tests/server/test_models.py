@@ -18,15 +18,16 @@ import grpc
 import numpy as np
 import pytest
 
-from edge_runtime import flags
 from edge_runtime.errors import OutputError
+from edge_runtime.program import flags
 from edge_runtime.wire.messages import Chunk, Pace, Policy, Replaced, Welcome
-from policy_server import bundle, models_word
-from policy_server.admin import Admin
+from policy_server import bundle
+from policy_server.admin.service import Admin
+from policy_server.admin.service import client as admin_client
 from policy_server.config import LimitsConfig
 from policy_server.engines.providers import NAMES
-from policy_server.models import Models
 from policy_server.server import PolicyServer
+from policy_server.serving.models import Models
 
 from .bundles import write_bundle
 from .conftest import Engines, HeldEngine, serving
@@ -64,7 +65,7 @@ def server(tiny: Path, engines: Engines, socket_path: Path) -> Iterator[PolicySe
 
 
 def models(path: Path, *words: str | Path) -> int:
-    return flags.run_main(models_word.main, [*map(str, words), f"--admin_socket={path}"], "policy-server")
+    return flags.run_main(admin_client.main, [*map(str, words), f"--admin_socket={path}"], "policy-server")
 
 
 def bias_of(chunk: Chunk, state: float) -> float:
@@ -335,14 +336,14 @@ def test_a_stop_does_not_wait_for_a_replacement_that_warms_up(
 def test_an_engine_that_cannot_carry_its_robots_says_so_to_all(
     tiny: Path, engines: Engines, policy: Policy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policy_server.load.WINDOW_S", 0.2)
+    monkeypatch.setattr("policy_server.serving.load.WINDOW_S", 0.2)
     caplog.set_level("INFO")
     with serving(tiny, inject_latency_ms=50, max_batch=1) as server, ExitStack() as stack:
         one, two = (stack.enter_context(Robot(server.address, hello_to(policy))).welcomed() for _ in range(2))
         assert min(until_paced(robot, runs_dry_in_s=0.01) for robot in (one, two)) >= 0.05
         while until_paced(one, runs_dry_in_s=5.0):
             pass
-    said = [record.getMessage() for record in caplog.records if record.name == "policy_server.model"]
+    said = [record.getMessage() for record in caplog.records if record.name == "policy_server.serving.model"]
     assert said == [
         "tiny is overloaded: chunks are ready too late (sessions: 2)",
         "tiny keeps up again (sessions: 2)",

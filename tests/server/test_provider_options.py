@@ -14,15 +14,15 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from edge_runtime import flags
 from edge_runtime.errors import ConfigError, ModelError
+from edge_runtime.program import flags
 from policy_server import bundle
 from policy_server.bundle import ACTION, features
 from policy_server.config import ServerConfig
-from policy_server.engines import act, cache, open_engine, options
-from policy_server.engines.act import ActEngine
+from policy_server.engines import cache, one_graph, open_engine, options
 from policy_server.engines.cache import BuiltFor
 from policy_server.engines.fixed import FixedBatch, device_of
+from policy_server.engines.one_graph import OneGraphEngine
 from policy_server.engines.providers import Runtime
 
 from .bundles import write_bundle
@@ -273,9 +273,9 @@ def test_an_engine_that_captures_runs_each_batch_in_the_next_size_it_was_warmed_
             ran.append((len(batch["observation.state"]), self.size))
             return super().run(batch)
 
-    monkeypatch.setattr(act, "FixedBatch", Watched)
-    monkeypatch.setattr(ActEngine, "provider", "CUDAExecutionProvider")
-    engine = ActEngine(bundle.load(tiny), replace(CPU, cuda_graphs=True))
+    monkeypatch.setattr(one_graph, "FixedBatch", Watched)
+    monkeypatch.setattr(OneGraphEngine, "provider", "CUDAExecutionProvider")
+    engine = OneGraphEngine(bundle.load(tiny), replace(CPU, cuda_graphs=True))
     engine.warm_up([1, 2, 4], lambda progress: None)
     ran.clear()
     for size in (1, 2, 3, 4, 5):

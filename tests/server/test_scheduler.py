@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from edge_runtime.errors import ModelError
-from policy_server.scheduler import Scheduler, Timing, Work, batch_sizes
+from policy_server.serving.scheduler import Scheduler, Timing, Work, batch_sizes
 
 
 class Books:

@@ -15,10 +15,11 @@ import pytest
 from edge_runtime.wire import codec
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Chunk, Failure, Frame, Observation, Ping, Policy, Skipped
-from policy_server import bundle, service
+from policy_server import bundle
 from policy_server.config import LimitsConfig
 from policy_server.server import PolicyServer
-from policy_server.session import Session
+from policy_server.serving import service
+from policy_server.serving.session import Session
 
 from .conftest import Engines, HeldEngine, serving
 from .robots import Robot, hello_to, look, status_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge_runtime.wire.handshake import differences, extra_cameras, successor_differences
+from edge_runtime.wire.fit import differences, extra_cameras, successor_differences
 from edge_runtime.wire.messages import Camera, ExtraState, Hello, Joint, Policy
 
 NAMES = ("shoulder_pan.pos", "shoulder_lift.pos", "gripper.pos")

@@ -1,0 +1,91 @@
+"""Robot and policy introduce themselves before torque is on: which policy, and who we are in its names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from edge_runtime.cameras import Camera
+from edge_runtime.config import StartConfig
+from edge_runtime.errors import ConfigError, ProtocolError
+from edge_runtime.planning.sensors import VectorSource
+from edge_runtime.planning.threshold import part_of
+from edge_runtime.robots import Robot
+from edge_runtime.wire import messages
+from edge_runtime.wire.fit import differences, extra_cameras
+
+log = logging.getLogger(__name__)
+
+SIMILAR_DEGREES = 1.0  # LeRobot's tolerance; it was chosen for degrees
+SEQUENTIAL_THRESHOLD = 0.5  # of the chunk is left when it asks: there is no round trip to cover, so auto has no say
+
+
+def choose(description: messages.ServerDescription, model: str) -> messages.Policy:
+    """The server's policy of that name, its first for an empty one. Raises ProtocolError."""
+    for policy in description.policies:
+        if model in ("", policy.name):
+            return policy
+    offered = ", ".join(policy.name for policy in description.policies) or "none"
+    raise ProtocolError(f"model: the server has no {model!r} (it offers {offered})")
+
+
+def introduce(
+    config: StartConfig,
+    policy: messages.Policy,
+    robot: Robot,
+    views: Mapping[str, Camera],
+    vectors: Mapping[str, VectorSource],
+) -> messages.Hello:
+    """Who we are, in the policy's names. Raises ProtocolError with every difference in one sentence."""
+    wanted = {camera.name: camera for camera in policy.cameras}
+    for name in extra_cameras(views, policy):
+        log.warning("camera %s is not used by policy %s", name, policy.name)
+    rows = config.actions_per_chunk or policy.chunk_size
+    if config.mode == "sequential":
+        left = SEQUENTIAL_THRESHOLD if config.chunk_size_threshold == "auto" else config.chunk_size_threshold
+        rows = part_of(1 - left, min(rows, policy.chunk_size))
+        if rows == 0:
+            raise ConfigError(f"chunk_size_threshold: {left:g} leaves mode=sequential nothing to execute")
+    tolerance = config.similarity_tolerance
+    units = sorted({joint.unit for joint in robot.joints})
+    if tolerance is None:
+        tolerance = SIMILAR_DEGREES if "degrees" in units else 0.0
+    sees = config.similarity == "joint+image"
+    if sees and not policy.cameras:
+        raise ConfigError(f"similarity: joint+image, but policy {policy.name} has no camera")
+    cameras = tuple(
+        wanted[name] if config.resize and name in wanted else messages.Camera(name, *camera.shape)
+        for name, camera in views.items()
+    )
+    hello = messages.Hello(
+        joints=robot.joints,
+        cameras=tuple(camera for camera in cameras if camera.name in wanted),
+        extra_state=tuple(
+            messages.ExtraState(vector.name, len(vectors[vector.name].read()))
+            for vector in policy.extra_state
+            if vector.name in vectors
+        ),
+        fps=config.fps,
+        model=policy.name,
+        actions_per_chunk=rows,
+        similarity_tolerance=tolerance,
+        image_tolerance=config.image_tolerance if sees else 0.0,
+        robot=config.robot.id or "",
+    )
+    found = differences(replace(hello, cameras=cameras), policy)  # whoever looks for a name sees all that there are
+    if found:
+        raise ProtocolError(f"robot and policy {policy.name} do not fit: " + "; ".join(found))
+    unseen = f" and no picture by {config.image_tolerance:g} levels" if sees else ""
+    log.info(
+        "policy %s (%s), %d of %d actions per chunk at %g Hz; %s",
+        policy.name,
+        policy.digest.hex()[:12],
+        rows,
+        policy.chunk_size,
+        config.fps,
+        f"skipped as similar: where all joints together moved by less than {tolerance:g} ({', '.join(units)}){unseen}"
+        if tolerance
+        else "nothing is skipped as similar",
+    )
+    return hello

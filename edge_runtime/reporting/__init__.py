@@ -1,0 +1,1 @@
+"""What a run tells: summary, metrics, status line, queue log, fault records."""

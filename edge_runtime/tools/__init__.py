@@ -1,0 +1,1 @@
+"""Programs beside the run: doctor, bring-up, profiler, top, demo, fault replay."""

@@ -1,0 +1,63 @@
+"""`edge-runtime top`: a robot that runs, as it moves, from its metrics port; from elsewhere through `ssh -L`."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import threading
+from dataclasses import dataclass
+
+from edge_runtime.errors import ConfigError, StreamError
+from edge_runtime.program import flags
+from edge_runtime.program.schema import check_address, check_ranges
+
+PATIENCE_S = 5.0
+
+
+@dataclass
+class TopConfig:
+    """`edge-runtime top`: draw what `edge-runtime start --metrics_port=9464` tells, until Ctrl-C or its end.
+
+    From another machine: ssh -N -L 9464:127.0.0.1:9464 ROBOT, then `edge-runtime top` here.
+    """
+
+    url: str = "http://127.0.0.1:9464/metrics"  # the robot's metrics
+    every_s: float = 0.25  # between two looks
+    frames: int = 0  # draw so often, then end; 0 = for ever
+    debug: bool = False  # tracebacks
+
+    def __post_init__(self) -> None:
+        check_address(self.url, "url")
+        check_ranges(self, every_s=(0.05, 60), frames=(0, math.inf))
+
+
+def main(argv: list[str]) -> int:
+    config = flags.parse(TopConfig, argv, prog="edge-runtime top")
+    for package in ("rich", "prometheus_client"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"top: {package} is not installed; pip install 'edge-runtime[top]'")
+    from rich.console import Console
+    from rich.live import Live
+
+    from edge_runtime.tools.top.history import History
+    from edge_runtime.tools.top.reading import read
+    from edge_runtime.tools.top.screen import draw
+
+    history = History()
+    history.add(read(config.url))  # what is wrong with the address is said before the screen is taken
+    pause, missed_s, drawn = threading.Event(), 0.0, 1
+    console = Console()  # elsewhere than on a terminal only the last look is printed
+    with Live(draw(history, config.url), console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while not config.frames or drawn < config.frames:
+            pause.wait(config.every_s)
+            try:
+                history.add(read(config.url))
+                missed_s = 0.0
+            except StreamError as error:
+                missed_s += config.every_s
+                history.trouble = str(error)
+                if missed_s >= PATIENCE_S:
+                    raise
+            live.update(draw(history, config.url), refresh=True)
+            drawn += 1
+    return 0

@@ -1,0 +1,1 @@
+"""Models listed, loaded and replaced while the server runs: the service and its client."""

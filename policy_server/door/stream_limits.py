@@ -1,0 +1,68 @@
+"""How one stream has to behave: not too many messages, no endless silence, nothing left half done."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import grpc
+
+from policy_server.config import LimitsConfig
+from policy_server.door.admission import Fault
+from policy_server.door.deadlines import Deadlines
+
+
+class StreamLimits:
+    """Told what happens on a stream; calls `end` with the status that is due, or `drop` when nobody would read it."""
+
+    def __init__(
+        self, limits: LimitsConfig, deadlines: Deadlines, *, end: Callable[[Fault], None], drop: Callable[[], None]
+    ) -> None:
+        self._limits = limits
+        self._deadlines = deadlines
+        self._end = end
+        self._drop = drop
+        self._rate = limits.observations_per_second or math.inf
+        self._allowance = max(self._rate, 1.0)  # a second's worth may come at once
+        self._counted_s = time.monotonic()
+
+    def heard(self, *, asks: bool) -> None:
+        """A message came; one that `asks` for an answer is counted. Raises Fault when these are too many."""
+        if self._limits.idle_s:
+            self._deadlines.set((self, "idle"), self._limits.idle_s, self._idle)
+        if not asks or self._rate == math.inf:
+            return
+        now_s = time.monotonic()
+        most = max(self._rate, 1.0)
+        self._allowance = min(most, self._allowance + (now_s - self._counted_s) * self._rate) - 1
+        self._counted_s = now_s
+        if self._allowance < 0:
+            raise Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {self._rate:g} observations per second")
+
+    def arriving(self, observation: int | None) -> None:
+        """`observation` is under way from now on; None = all that began is here."""
+        if observation is None:
+            self._deadlines.clear((self, "unfinished"))
+        else:
+            self._deadlines.set((self, "unfinished"), self._limits.unfinished_s, lambda: self._unfinished(observation))
+
+    def sending(self) -> None:
+        """Something goes out, which lasts until there is room for it on its way to the peer."""
+        self._deadlines.set((self, "sending"), self._limits.unfinished_s, self._drop)
+
+    def sent(self) -> None:
+        """It is on its way."""
+        self._deadlines.clear((self, "sending"))
+
+    def over(self) -> None:
+        """The stream has ended."""
+        for what in ("idle", "unfinished", "sending"):
+            self._deadlines.clear((self, what))
+
+    def _idle(self) -> None:
+        self._end(Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"nothing heard for {self._limits.idle_s:g} s"))
+
+    def _unfinished(self, observation: int) -> None:
+        limit = f"{self._limits.unfinished_s:g} s"
+        self._end(Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"observation {observation}: unfinished after {limit}"))
