@@ -218,7 +218,7 @@ class Runtime:
     def _assemble(self, met: _Met, stack: ExitStack) -> _Parts:
         """Compare robot and policy, and build what the run needs; no torque yet."""
         config, robot, stream, policy = self._config, met.robot, met.stream, met.sensors.policy
-        hello = introduce(config, policy, robot, met.cameras, met.sensors.vectors)
+        hello = introduce(config, policy, robot, met.cameras, met.sensors.vectors, met.sensors.task.text())
         rows = hello.actions_per_chunk
         aggregate = aggregation.for_policy(config.aggregate_fn_name, policy.temporal_ensemble_coeff, len(policy.joints))
         max_age_s = config.max_action_age_s or policy.chunk_size / config.fps + LATE_BY_S

@@ -70,3 +70,17 @@ def test_the_signals_are_as_before_after_it() -> None:
     assert signal.getsignal(signal.SIGUSR1) is before
     assert signal.set_wakeup_fd(-1) == -1
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_a_signal_that_could_not_be_acted_on_does_not_make_the_next_unheard() -> None:
+    heard = threading.Event()
+
+    def act(number: int) -> None:
+        if number == signal.SIGHUP:
+            raise RuntimeError("no words left")
+        heard.set()
+
+    with handling_signals(act, signal.SIGHUP, signal.SIGUSR1):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGUSR1)
+        assert heard.wait(20)

@@ -126,7 +126,7 @@ class OpenCVCamera:
             came = self.frames
             try:
                 self._read()
-            except (EdgeRuntimeError, cv2.error) as error:
+            except Exception as error:  # of any kind: while this thread lives, the camera may come back
                 if self._latest is None:
                     with self._news:
                         self._failure = error if isinstance(error, EdgeRuntimeError) else CameraError(str(error))

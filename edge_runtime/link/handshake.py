@@ -36,8 +36,12 @@ def introduce(
     robot: Robot,
     views: Mapping[str, Camera],
     vectors: Mapping[str, VectorSource],
+    task: str,
 ) -> messages.Hello:
-    """Who we are, in the policy's names. Raises ProtocolError with every difference in one sentence."""
+    """Who we are, in the policy's names. Raises ProtocolError with every difference in one sentence.
+
+    `task` is what the first observation will say; a policy that listens needs one.
+    """
     wanted = {camera.name: camera for camera in policy.cameras}
     for name in extra_cameras(views, policy):
         log.warning("camera %s is not used by policy %s", name, policy.name)
@@ -74,6 +78,8 @@ def introduce(
         robot=config.robot.id or "",
     )
     found = differences(replace(hello, cameras=cameras), policy)  # whoever looks for a name sees all that there are
+    if policy.uses_task and not task.strip():
+        found.append("task: robot has none, and the policy does what it is told in words (--task='pick up the cube')")
     if found:
         raise ProtocolError(f"robot and policy {policy.name} do not fit: " + "; ".join(found))
     unseen = f" and no picture by {config.image_tolerance:g} levels" if sees else ""

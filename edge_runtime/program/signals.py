@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -36,8 +39,12 @@ def handling_signals(act: Callable[[int], None], *numbers: int) -> Iterator[None
 
 def _act_on(readable: int, act: Callable[[int], None], numbers: tuple[int, ...]) -> None:
     while arrived := os.read(readable, 1):
-        if arrived[0] in numbers:
+        if arrived[0] not in numbers:
+            continue
+        try:
             act(arrived[0])
+        except Exception:  # the next signal must still be heard: the second is the one that makes the arm limp
+            log.exception("signal %d could not be acted on", arrived[0])
 
 
 def at_end_of_stdin(act: Callable[[], None]) -> None:

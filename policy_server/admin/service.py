@@ -9,12 +9,14 @@ A connection carries one question and its answer, JSON objects, one a line:
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 QUESTION_S = 10.0  # to ask, once connected
 QUESTION_BYTES = 1 << 16
+AGAIN_S = 0.5  # after a connection that could not be taken, as for want of descriptors
 
 
 class Admin:
@@ -67,9 +70,17 @@ class Admin:
         while True:
             try:
                 connection, _ = listening.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._converse, args=(connection,), name="admin", daemon=True).start()
+            except OSError as error:
+                if error.errno in (errno.EBADF, errno.EINVAL):  # closed
+                    return
+                log.warning("admin: a connection could not be taken: %s", error.strerror)
+                time.sleep(AGAIN_S)
+                continue
+            try:
+                threading.Thread(target=self._converse, args=(connection,), name="admin", daemon=True).start()
+            except RuntimeError as error:  # no thread is to be had; there may be one for the next
+                connection.close()
+                log.warning("admin: a connection could not be served: %s", error)
 
     def _converse(self, connection: socket.socket) -> None:
         def say(**fact: object) -> None:

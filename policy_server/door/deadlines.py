@@ -10,14 +10,20 @@ a dictionary, each whole by the interpreter's own lock, in this order.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Hashable
 
+log = logging.getLogger(__name__)
+
 
 class Deadlines:
-    """Calls back once the time of a key has passed; setting a key again replaces its time."""
+    """Calls back once the time of a key has passed; setting a key again replaces its time.
+
+    A callback that raises is logged; the others are called all the same.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -52,7 +58,10 @@ class Deadlines:
     def _run(self) -> None:
         while (passed := self._wait()) is not None:
             for call in passed:
-                call()
+                try:
+                    call()
+                except Exception:  # one stream's defect must not switch off the limits of all the others
+                    log.exception("a deadline could not be acted on")
 
     def _wait(self) -> list[Callable[[], None]] | None:
         """Those whose time has passed, once it has, if not cleared since; no longer due. None once stopped."""

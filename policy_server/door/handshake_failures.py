@@ -7,12 +7,15 @@ connections. One that has left again, and was never `heard` in a call, did not g
 from __future__ import annotations
 
 import ipaddress
+import logging
 import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 _ESTABLISHED = "01"
@@ -68,8 +71,11 @@ class HandshakeFailures:
         while self._begun.wait():
             if self._stopping.wait(_SETTLED_S):
                 return
-            for peer in self._judge():
-                self._refused(peer, "the TLS handshake failed")
+            try:
+                for peer in self._judge():
+                    self._refused(peer, "the TLS handshake failed")
+            except Exception:  # such as a table that cannot be opened for want of descriptors: the next look may
+                log.exception("failed handshakes could not be looked for")
 
     def _judge(self) -> list[str]:
         """Those that are gone and were never heard; who is still at it is asked about again."""

@@ -16,7 +16,9 @@ from collections import Counter, deque
 from functools import partial
 from typing import Protocol
 
-from edge_runtime.errors import ProtocolError
+import numpy as np
+
+from edge_runtime.errors import ModelError, ProtocolError
 from edge_runtime.wire.fit import successor_differences
 from edge_runtime.wire.messages import (
     Answer,
@@ -189,6 +191,12 @@ class Session:
             self._answer(Skipped(observation.id, "superseded"), "superseded")
 
     def _done(self, observation: Observation, spent: ServerTimes, actions: Floats, timing: Timing) -> None:
+        actions = actions[: self._rows]
+        if not np.isfinite(actions).all():
+            row, joint = np.argwhere(~np.isfinite(actions))[0]
+            where = f"row {row} of the chunk, {self.policy.joints[joint].name}"
+            self._fail(observation, INTERNAL, ModelError(f"{where}: {actions[row, joint]} is not a finite number"))
+            return
         self._answered_s.append(timing.ready_s)
         with self._lock:
             if observation.session == self._session:
@@ -205,7 +213,7 @@ class Session:
             observation=observation.id,
             session=observation.session,
             first_timestep=observation.timestep,
-            actions=actions[: self._rows],
+            actions=actions,
             digest=self.policy.digest,
             times=times,
             batch=timing.batch,

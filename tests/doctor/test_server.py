@@ -91,6 +91,7 @@ def test_a_server_that_fits(start: Start) -> None:
             "policy [front] (--robot.cameras.front.type",
             "flags in brackets",
         ),
+        ({"uses_task": True}, {}, "task: robot has none", "the flags in brackets"),
         ({"fps": 50.0}, {}, "fps: robot 30, policy 50 (--fps=50)", "flags in brackets"),
         (
             {"extra_state": (ExtraState("observation.environment_state", 5),)},

@@ -23,7 +23,8 @@ from .scripted_server import JOINTS, POLICY, ScriptedServer
 
 def hello(policy: Policy = POLICY, views: dict[str, Eye] | None = None, **settings: Any) -> Any:
     robot = NoRobotConfig(joints={joint.name: joint.unit for joint in policy.joints})
-    return introduce(StartConfig(robot=robot, **settings), policy, make_robot(robot), views or {}, {})
+    config = StartConfig(robot=robot, **settings)
+    return introduce(config, policy, make_robot(robot), views or {}, {}, config.task)
 
 
 def in_unit(unit: str) -> Policy:
@@ -95,3 +96,13 @@ def test_a_rename_map_mends_another_name(server: ScriptedServer) -> None:
         Runtime(config, tell=lambda account: None).run()
     Runtime(replace(config, rename_map={"front": "top"}), tell=lambda account: None).run()
     assert [each.name for each in server.hellos[0].cameras] == ["top"]
+
+
+def test_a_policy_that_is_told_in_words_is_not_run_without_any() -> None:
+    listening = replace(POLICY, uses_task=True)
+    for task in ("", "  "):
+        with pytest.raises(ProtocolError, match=r"task: robot has none.* \(--task=") as refusal:
+            hello(listening, task=task)
+        assert refusal.value.exit_code == 76
+    hello(listening, task="pick up the cube")
+    hello(POLICY, task="pick up the cube")

@@ -69,6 +69,29 @@ def test_who_is_still_at_it_is_not_judged_yet(said: Said, monkeypatch: pytest.Mo
         doorman.stop()
 
 
+def test_a_look_that_fails_is_not_the_last(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when there is no descriptor left to open the table with."""
+    monkeypatch.setattr(handshake_failures, "_SETTLED_S", 0.01)
+    failed = threading.Event()
+    judge = HandshakeFailures._judge
+
+    def judge_but_once(self: HandshakeFailures) -> list[str]:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(24, "Too many open files")
+        return judge(self)
+
+    monkeypatch.setattr(HandshakeFailures, "_judge", judge_but_once)
+    doorman = HandshakeFailures(lambda peer, reason: said.put((peer, reason)))
+    with listening() as listener:
+        doorman.start(listener.getsockname()[1])
+        with socket.create_connection(listener.getsockname()), listener.accept()[0]:
+            doorman.begins()
+            assert failed.wait(20)
+        assert said.get(timeout=20)[1] == "the TLS handshake failed"
+        doorman.stop()
+
+
 def test_it_can_be_stopped_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between its look at the table and its next rest."""
     monkeypatch.setattr(handshake_failures, "_SETTLED_S", 0.0)

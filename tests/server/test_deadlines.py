@@ -86,3 +86,16 @@ def test_what_is_set_and_cleared_for_each_message_wakes_nobody(monkeypatch: pyte
         deadlines.clear("sending")
     assert len(woken) == 2
     deadlines.stop()
+
+
+def test_a_callback_that_raises_is_told_and_the_next_are_still_called(caplog: pytest.LogCaptureFixture) -> None:
+    def explode() -> None:
+        raise RuntimeError("the outbox is on fire")
+
+    deadlines, fired = Deadlines(), threading.Event()
+    deadlines.start()
+    deadlines.set("bad", 0.0, explode)
+    deadlines.set("good", 0.01, fired.set)
+    assert fired.wait(20)
+    deadlines.stop()
+    assert "the outbox is on fire" in caplog.text

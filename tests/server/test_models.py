@@ -22,8 +22,8 @@ from edge_runtime.errors import OutputError
 from edge_runtime.program import flags
 from edge_runtime.wire.messages import Chunk, Pace, Policy, Replaced, Welcome
 from policy_server import bundle
+from policy_server.admin import client as admin_client
 from policy_server.admin.service import Admin
-from policy_server.admin.service import client as admin_client
 from policy_server.config import LimitsConfig
 from policy_server.engines.providers import NAMES
 from policy_server.server import PolicyServer
@@ -268,6 +268,25 @@ def test_the_socket_is_its_owner_s_and_gone_afterwards(server: PolicyServer, tin
     assert stat.S_IMODE(socket_path.stat().st_mode) == 0o600
     with pytest.raises(OutputError, match="address already in use"), Admin(socket_path, Models(lambda b: None)):  # type: ignore[arg-type, return-value]
         pass
+    assert models(socket_path, "list") == 0
+
+
+def test_a_connection_that_cannot_be_taken_is_not_the_end_of_the_door(
+    server: PolicyServer, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when there is no thread left for it."""
+    start, refused = threading.Thread.start, threading.Event()
+
+    def start_but_once(self: threading.Thread) -> None:
+        if self.name == "admin" and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_but_once)
+    with socket.socket(socket.AF_UNIX) as first:
+        first.connect(str(socket_path))
+        assert refused.wait(20)
     assert models(socket_path, "list") == 0
 
 

@@ -167,6 +167,27 @@ def test_a_failed_inference_is_answered_and_counts_as_nothing(
     assert isinstance(robot.ask(look(2, timestep=1)), Chunk)  # neither already predicted nor similar
 
 
+def test_a_chunk_that_is_not_finite_is_a_failure_that_names_row_and_joint(
+    robot: Robot, engine: HeldEngine, policy: Policy
+) -> None:
+    """Whatever the bundle's outputs are: a robot that got them would hold for ever and say nothing."""
+    infer = engine._engine.infer
+
+    class Poisoned:
+        def infer(self, batch: Mapping[str, Any]) -> Any:
+            actions = np.array(infer(batch))
+            actions[:, 2:, 1] = np.nan
+            return actions
+
+    engine._engine, well = Poisoned(), engine._engine  # type: ignore[assignment]
+    failure = robot.ask(look(1, timestep=1))
+    assert isinstance(failure, Failure)
+    assert failure.code == grpc.StatusCode.INTERNAL.value[0]
+    assert failure.message == f"row 2 of the chunk, {policy.joints[1].name}: nan is not a finite number"
+    engine._engine = well
+    assert isinstance(robot.ask(look(2, timestep=1)), Chunk)
+
+
 def test_that_one_must_go_outlives_the_frame_that_said_so(robot: Robot, engine: HeldEngine) -> None:
     assert isinstance(robot.ask(look(1, timestep=1)), Chunk)
     engine.gate.clear()

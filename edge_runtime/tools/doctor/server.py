@@ -96,7 +96,8 @@ def compare(
             missing.append("the arm")
             robot = make_robot(NoRobotConfig(joints={joint.name: joint.unit for joint in policy.joints}))
         vectors = _vectors(config, policy)
-        hello = introduce(config, policy, robot, views, vectors)
+        task = Task(config.task, config.task_file)
+        hello = introduce(config, policy, robot, views, vectors, task.text())
     except EdgeRuntimeError as error:
         yield SERVER.failed("fits", error, _how_to_fit(error))
         return None
@@ -104,9 +105,7 @@ def compare(
     parts += [name.removeprefix("observation.") for name in vectors]
     but = f", as far as can be told without {' and '.join(missing)}" if missing else ""
     yield SERVER.ok("fits", f"{', '.join(parts)}, {config.fps:g} Hz: names, units and shapes are the policy's{but}")
-    return hello, Sensors(
-        policy, views, vectors, config.resize, config.max_frame_age_s, Task(config.task, config.task_file)
-    )
+    return hello, Sensors(policy, views, vectors, config.resize, config.max_frame_age_s, task)
 
 
 def converse(config: StartConfig, offer: Offer, robot: Robot, hello: Hello, sensors: Sensors) -> Finding:
