@@ -18,7 +18,7 @@ import pytest
 
 from edge_runtime.wire.messages import Chunk, Floats, Frame, Observation, Policy
 from policy_server import bundle
-from policy_server.admin.service import client as admin_client
+from policy_server.admin import client as admin_client
 from policy_server.bundle import IMAGES, STATE
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime
