@@ -117,7 +117,6 @@ class PolicyServer:
         if self._access.lacks:
             lacks = " and ".join(self._access.lacks)
             log.warning("%s can be reached from other machines, and lacks %s (--insecure)", self.address, lacks)
-        self._access.start(bound.port)
         self._deadlines.start()
         self._grpc.start()
         for model in self._models:
@@ -162,7 +161,6 @@ class PolicyServer:
         self._grpc.stop(STOP_S).wait()
         self._models.stop()
         self._deadlines.stop()
-        self._access.stop()
 
     def reload(self) -> None:
         """Read certificates and tokens again, for connections and calls to come."""

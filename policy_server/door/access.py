@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import grpc
 
 from edge_runtime.errors import ConfigError, EdgeRuntimeError
 from policy_server.config import ServerConfig
 from policy_server.door.address import Address
-from policy_server.door.handshake_failures import HandshakeFailures
 from policy_server.door.refusals import Refusals
 from policy_server.door.tls import ServerTls
 from policy_server.door.tokens import Tokens
@@ -30,8 +27,7 @@ class Access:
                 f"listen: {listen} can be reached from other machines, and lacks {' and '.join(self.lacks)}; "
                 "--insecure=true does without"
             )
-        self._handshakes = HandshakeFailures(refused)
-        self._tls = ServerTls(config.tls, self._handshakes.begins) if config.tls.cert is not None else None
+        self._tls = ServerTls(config.tls) if config.tls.cert is not None else None
         self._tokens = Tokens(config.token_file, refused) if config.token_file is not None else None
 
     @property
@@ -41,17 +37,7 @@ class Access:
     @property
     def interceptors(self) -> list[grpc.ServerInterceptor]:
         """In the order in which they see a call."""
-        heard = [_Heard(self._handshakes)] if self._tls is not None else []
-        return heard + ([self._tokens] if self._tokens is not None else [])
-
-    def start(self, port: int) -> None:
-        """Before the first peer comes to `port`."""
-        if self._tls is not None:
-            self._handshakes.start(port)
-
-    def stop(self) -> None:
-        if self._tls is not None:
-            self._handshakes.stop()
+        return [] if self._tokens is None else [self._tokens]
 
     def reload(self) -> None:
         """Read every file again; one that is wrong is logged, and what it held before stays."""
@@ -61,24 +47,6 @@ class Access:
                     part.reload()
                 except EdgeRuntimeError as error:
                     log.error("not reloaded, what was read before stays: %s", error)
-
-
-class _Heard(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Tells `handshakes` whose calls come, which all are streams to us."""
-
-    def __init__(self, handshakes: HandshakeFailures) -> None:
-        self._handshakes = handshakes
-
-    def intercept_service(self, continuation: Callable[[grpc.HandlerCallDetails], Any], details: Any) -> Any:
-        handler = continuation(details)
-        if handler is None:
-            return None
-
-        def noted(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            self._handshakes.heard(context.peer())
-            return handler.stream_stream(requests, context)
-
-        return grpc.stream_stream_rpc_method_handler(noted, handler.request_deserializer, handler.response_serializer)
 
 
 def _missing(config: ServerConfig) -> list[str]:

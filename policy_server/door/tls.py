@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable
 
 import grpc
 
@@ -16,12 +15,11 @@ log = logging.getLogger(__name__)
 
 
 class ServerTls:
-    """TLS as `config`, whose `cert` is given, describes it. `knock` is called as each handshake begins."""
+    """TLS as `config`, whose `cert` is given, describes it."""
 
-    def __init__(self, config: TlsConfig, knock: Callable[[], None]) -> None:
+    def __init__(self, config: TlsConfig) -> None:
         """Raises ConfigError or AccessError for files that are missing, are something else or do not fit."""
         self._config = config
-        self._knock = knock
         self._fresh: grpc.ServerCertificateConfiguration | None = None
         self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
             self._read(), self._take, require_client_authentication=config.client_ca is not None
@@ -33,7 +31,6 @@ class ServerTls:
 
     def _take(self) -> grpc.ServerCertificateConfiguration | None:
         """For gRPC, at each handshake: what changed since it asked last, or None."""
-        self._knock()
         fresh, self._fresh = self._fresh, None
         return fresh
 

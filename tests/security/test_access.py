@@ -160,21 +160,18 @@ def test_a_certificate_lets_in(guarded: PolicyServer, policy: Policy, certs: Pat
     assert describe(Access(guarded.address, tls=robot_tls(certs))).policies == (policy,)
 
 
-def test_a_robot_without_a_certificate_is_told_so(guarded: PolicyServer, certs: Path, log: Log) -> None:
+def test_a_robot_without_a_certificate_is_told_so(guarded: PolicyServer, certs: Path) -> None:
     said = refused(Access(guarded.address, tls=robot_tls(certs, cert=False)))
     assert said.endswith(": it wants a certificate from this robot (tls.cert, tls.key)")
-    assert log.wait_for("refused: the TLS handshake failed").startswith("ipv4:127.0.0.1:")
 
 
-def test_a_certificate_of_a_stranger_is_told_so(guarded: PolicyServer, certs: Path, strangers: Path, log: Log) -> None:
+def test_a_certificate_of_a_stranger_is_told_so(guarded: PolicyServer, certs: Path, strangers: Path) -> None:
     said = refused(Access(guarded.address, tls=robot_tls(strangers, ca=certs)))
     assert said.endswith(": it does not know who signed the certificate in tls.cert")
-    log.wait_for("127.0.0.1", "refused: the TLS handshake failed")
 
 
-def test_plain_text_to_a_tls_port_is_told_so(guarded: PolicyServer, log: Log) -> None:
+def test_plain_text_to_a_tls_port_is_told_so(guarded: PolicyServer) -> None:
     assert refused(Access(guarded.address)).endswith(": it speaks TLS, and this robot does not: set tls.ca")
-    log.wait_for("127.0.0.1", "refused: the TLS handshake failed")
 
 
 def test_tls_to_a_plain_port_is_told_so(tiny: Path, certs: Path) -> None:
@@ -183,10 +180,9 @@ def test_tls_to_a_plain_port_is_told_so(tiny: Path, certs: Path) -> None:
     assert said.endswith(": it does not speak TLS, and this robot does (tls.ca)")
 
 
-def test_a_server_of_another_ca_is_not_believed(guarded: PolicyServer, certs: Path, strangers: Path, log: Log) -> None:
+def test_a_server_of_another_ca_is_not_believed(guarded: PolicyServer, certs: Path, strangers: Path) -> None:
     said = refused(Access(guarded.address, tls=robot_tls(certs, ca=strangers)))
     assert said.endswith(f": its certificate is not signed by {strangers / 'ca.crt'} (tls.ca)")
-    log.wait_for("127.0.0.1", "refused: the TLS handshake failed")
 
 
 def test_an_expired_server_is_not_believed(tiny: Path, expired: Path, log: Log) -> None:
@@ -194,7 +190,6 @@ def test_an_expired_server_is_not_believed(tiny: Path, expired: Path, log: Log) 
         said = refused(Access(server.address, tls=robot_tls(expired, cert=False)))
         assert said.endswith(": its certificate has expired")
         log.wait_for("server.crt expired on", "no robot will connect")
-        log.wait_for("127.0.0.1", "refused: the TLS handshake failed")
 
 
 def test_an_expired_robot_is_told_so(tiny: Path, certs: Path, expired: Path) -> None:

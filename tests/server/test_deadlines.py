@@ -42,29 +42,6 @@ def test_none_is_forgotten_however_many_set_them_at_once() -> None:
     assert cleared == []
 
 
-def test_one_that_is_cleared_while_the_thread_looks_is_not_the_end_of_it() -> None:
-    looked = threading.Event()
-
-    class Vanishing(dict):  # type: ignore[type-arg]
-        """The first that is found late is cleared at once."""
-
-        def items(self):  # type: ignore[no-untyped-def]
-            found = list(super().items())
-            if found and not looked.is_set():
-                self.clear()
-                looked.set()
-            return found
-
-    deadlines, fired = Deadlines(), threading.Event()
-    deadlines._due = Vanishing()
-    deadlines.start()
-    deadlines.set("cleared", 0.0, lambda: None)
-    assert looked.wait(60)
-    deadlines.set("next", 0.0, fired.set)
-    assert fired.wait(60)
-    deadlines.stop()
-
-
 def test_what_is_set_and_cleared_for_each_message_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first of its kind does: the thread then sleeps no longer than the shortest time anybody gave."""
     deadlines = Deadlines()
