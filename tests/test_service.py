@@ -84,7 +84,7 @@ def test_what_the_robots_unit_promises(root: Path) -> None:
 
 
 def test_exit_codes_that_are_not_restarted_are_those_of_the_errors() -> None:
-    text = (Path(systemd.__file__).parent / "edge-runtime.service").read_text()
+    text = (Path(systemd.__file__).parents[1] / "edge-runtime.service").read_text()
     named = next(line for line in text.splitlines() if line.startswith("RestartPreventExitStatus"))
     codes = {int(code) for code in named.partition("=")[2].split()}
     from edge_runtime import errors
@@ -98,7 +98,7 @@ def test_the_arm_comes_to_rest_before_systemd_loses_patience() -> None:
     from edge_runtime.motors.stopping import RAMP_S
     from edge_runtime.runtime import STOPPED_WITHIN_S
 
-    text = (Path(systemd.__file__).parent / "edge-runtime.service").read_text()
+    text = (Path(systemd.__file__).parents[1] / "edge-runtime.service").read_text()
     assert f"TimeoutStopSec={STOPPED_WITHIN_S:.0f}" in text
     SO101FollowerConfig(park_timeout_s=60)
     with pytest.raises(ConfigError, match="park_timeout_s"):
