@@ -191,7 +191,7 @@ def test_what_an_arm_says_is_on_the_page() -> None:
     """The sentences in the table are those of the program."""
     said = re.findall(r"^\| `(.*?)` \|", PAGE.read_text(), re.MULTILINE)[:7]
     source = "".join((ROOT / "edge_runtime" / "link" / name).read_text() for name in ("diagnosis.py", "stream.py"))
-    source += (ROOT / "policy_server" / "tokens.py").read_text()
+    source += (ROOT / "policy_server" / "door" / "tokens.py").read_text()
     for sentence in said:
         for part in re.split(r"…\S*|gpu-box\.local|denied access: ", sentence):
             assert part.strip(" :") in source, sentence
