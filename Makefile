@@ -20,18 +20,18 @@ check: build  ## lint, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint cython_ext  # it looks for pycodestyle there
-	$(BIN)/python scripts/house.py
+	$(BIN)/python -m scripts.benches.house
 	$(MAKE) --no-print-directory protos
 	git diff --exit-code -- edge_runtime/wire
 
 bench: build  ## every figure in short form
-	$(BIN)/python scripts/bench.py --quick $(ARGS)
+	$(BIN)/python -m scripts.bench --quick $(ARGS)
 
 soak: build  ## sixty faults on a running virtual arm, six minutes; ARGS=--minutes=2 for a shorter one
-	$(BIN)/python scripts/soak.py $(ARGS)
+	$(BIN)/python -m scripts.soak $(ARGS)
 
 fuzz: build  ## every door through which a stranger's bytes come in, ten minutes on two cores
-	$(BIN)/python scripts/fuzz.py $(ARGS)
+	$(BIN)/python -m scripts.fuzz $(ARGS)
 
 protos: build  ## protos/policy.proto -> edge_runtime/wire
 	$(BIN)/python -m grpc_tools.protoc -Iedge_runtime/wire=protos --python_out=. --pyi_out=. edge_runtime/wire/policy.proto

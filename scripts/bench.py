@@ -1,9 +1,9 @@
-"""Every script here that has a short version, one after the other, and what each of them found, in one table.
+"""Every bench that has a short version, one after the other, and what each of them found, in one table.
 
-    python scripts/bench.py --quick
-    python scripts/bench.py --only='[bench_ring, bench_filter]'
+    python -m scripts.bench --quick
+    python -m scripts.bench --only=[ring,filter]
 
-A script takes part by knowing `--quick`. What it says of what is to be reached is shown, not judged: a time depends on
+A bench takes part by knowing `--quick`. What it says of what is to be reached is shown, not judged: a time depends on
 the machine. It fails here when it ends with an error.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from edge_runtime.errors import EdgeRuntimeError, UsageError
 from edge_runtime.program import flags
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 120
 STOP_S = 10.0
 OUTCOMES = {0: "ok", 2: "needs more than --quick", 64: "needs more than --quick"}  # argparse's usage error, and ours
@@ -30,10 +30,10 @@ LAST_LINES = 2  # of a script that says nothing of what is to be reached
 
 @dataclass
 class BenchConfig:
-    """bench.py: all figures in one table."""
+    """All figures in one table."""
 
     quick: bool = False  # the short versions, five minutes in all
-    only: list[str] = field(default_factory=list)  # names without .py; empty = all
+    only: list[str] = field(default_factory=list)  # names in scripts/benches; empty = all
     limit_s: float = 100.0  # for each script, with --quick
     budget_s: float = 300.0  # for all, with --quick; what does not fit is left out
 
@@ -54,23 +54,22 @@ class Result:
 
 def scripts() -> list[str]:
     """The names of those that know --quick, in alphabetical order."""
-    return [
-        path.stem
-        for path in sorted(HERE.glob("*.py"))
-        if path.name != Path(__file__).name and "quick" in path.read_text(encoding="utf-8")
-    ]
+    room = ROOT / "scripts" / "benches"
+    found = {path.stem: path for path in room.glob("[!_]*.py")}
+    found |= {path.parent.name: path for path in room.glob("*/__main__.py")}
+    return sorted(name for name, path in found.items() if "quick" in path.read_text(encoding="utf-8"))
 
 
 def run(script: str, arguments: list[str], limit_s: float | None) -> Result:
     """Run it to its end, or stop it after `limit_s`; what it printed counts either way."""
     began_s = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, str(HERE / f"{script}.py"), *arguments],
+        [sys.executable, "-m", f"scripts.benches.{script}", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=HERE.parent,
+        cwd=ROOT,
         start_new_session=True,  # what it has started is stopped with it
     )
     try:
@@ -109,7 +108,7 @@ def show(result: Result) -> None:
 
 
 def main(argv: list[str]) -> int:
-    config = flags.parse(BenchConfig, argv, prog="bench.py")
+    config = flags.parse(BenchConfig, argv, prog="bench")
     known = scripts()
     for name in config.only:
         if name not in known:
@@ -138,4 +137,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "bench.py"))
+    sys.exit(flags.run_main(main, sys.argv[1:], "bench"))

@@ -1,7 +1,7 @@
 """Fuzz every door through which a stranger's bytes come in, and count: inputs, kinds of outcome, crashes, hangs.
 
-python scripts/fuzz.py --seconds=600 --workers=2       all targets, by the seeded generator
-python scripts/fuzz.py --engine=atheris --targets=[stream]   one target, guided by coverage (pip install atheris)
+python -m scripts.fuzz --seconds=600 --workers=2       all targets, by the seeded generator
+python -m scripts.fuzz --engine=atheris --targets=[stream]   one target, guided by coverage (pip install atheris)
 """
 
 from __future__ import annotations
@@ -20,13 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from edge_runtime.errors import ConfigError  # noqa: E402
-from edge_runtime.program import flags  # noqa: E402
-from tests.fuzzing.fuzzer import Defect, Fuzzer  # noqa: E402
-from tests.fuzzing.targets import TARGETS  # noqa: E402
+from edge_runtime.errors import ConfigError
+from edge_runtime.program import flags
+from scripts.rig.fuzzing.fuzzer import Defect, Fuzzer
+from scripts.rig.fuzzing.targets import TARGETS
 
 TURN = 200  # inputs of one target, then the next one's turn
 STUCK_S = 20.0  # without a word from a worker: it hangs where no signal reaches it
@@ -39,7 +36,7 @@ Report = dict[str, dict[str, Any]]  # of a worker: what `tell` says of each targ
 
 @dataclass
 class FuzzConfig:
-    """`scripts/fuzz.py`: exit 0 when nothing crashed and nothing hung."""
+    """`scripts.fuzz`: exit 0 when nothing crashed and nothing hung."""
 
     seconds: float = 600.0
     workers: int = 2
@@ -135,7 +132,7 @@ def supervise(config: FuzzConfig, argv: list[str]) -> int:
             last = Path(folder) / f"last-{number}"
             last.write_bytes(bytes(LAST))
             worker = subprocess.Popen(
-                [sys.executable, __file__, *argv, f"--worker={number}"],
+                [sys.executable, "-m", "scripts.fuzz", *argv, f"--worker={number}"],
                 stdout=subprocess.PIPE,
                 text=True,
                 env=os.environ | {"FUZZ_LAST": str(last)},

@@ -1,10 +1,10 @@
 """Where every millisecond of a round trip goes, and what to change first; the same as `edge-runtime profile`.
 
-python scripts/profile_latency.py --bundle=policy_server/bundles/act_so101_cubes --html=profile.html
-python scripts/profile_latency.py --server_address=192.168.1.20:8080 --jpeg_quality=0 --chunks=50
-python scripts/profile_latency.py --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=my_arm
-python scripts/profile_latency.py --bundle=act_so101_cubes --plot=stages.png    # and the stages drawn as bars
-python scripts/profile_latency.py --quick                                       # 20 round trips of that policy
+python -m scripts.profile_latency --bundle=policy_server/bundles/act_so101_cubes --html=profile.html
+python -m scripts.profile_latency --server_address=192.168.1.20:8080 --jpeg_quality=0 --chunks=50
+python -m scripts.profile_latency --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=my_arm
+python -m scripts.profile_latency --bundle=act_so101_cubes --plot=stages.png    # and the stages drawn as bars
+python -m scripts.profile_latency --quick                                       # 20 round trips of that policy
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from edge_runtime.program import flags
 from edge_runtime.timing import SERVER_STAGES
 from edge_runtime.tools.profiler import cli
-from picture import BLUE, GREEN, GREY, VERMILION, legend, picture
+from scripts.rig.picture import BLUE, GREEN, GREY, VERMILION, legend, picture
 
 QUICK = ("--bundle=act_so101_cubes", "--chunk_size_threshold=1", "--chunks=20")
 PLACES = {"robot": BLUE, "network": VERMILION, "server": GREEN, "other": GREY}

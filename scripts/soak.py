@@ -1,6 +1,6 @@
 """Seeded faults, one after another, on a running arm: does it come back in time, and does it keep every promise?
 
-python scripts/soak.py --faults=60 --seed=0
+python -m scripts.soak --faults=60 --seed=0
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from edge_runtime.acting.supervisor.client import watch_over
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError
 from edge_runtime.program import flags
-from soaking.faults import FAULTS, Fault
-from soaking.judge import BusJudge, Watch
-from soaking.stage import Stage
+from scripts.rig.soaking.faults import FAULTS, Fault
+from scripts.rig.soaking.judge import BusJudge, Watch
+from scripts.rig.soaking.stage import Stage
 
 if TYPE_CHECKING:
     from edge_runtime.reporting.run_stats import RunStats
@@ -37,7 +36,7 @@ JUDGE_EVERY_S = 4.0  # the bus remembers eight seconds, and telling them takes i
 
 @dataclass
 class SoakConfig:
-    """soak.py: faults on the virtual arm, drawn from the matrix; exit 1 when a promise is broken."""
+    """Faults on the virtual arm, drawn from the matrix; exit 1 when a promise is broken."""
 
     faults: int = 60
     minutes: float = 10.0  # no fault begins later

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import house
+from scripts.benches import house
 
 ROOT = Path(__file__).resolve().parent.parent
 # From the ground up: a room imports only rooms that stand before it.

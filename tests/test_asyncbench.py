@@ -15,21 +15,18 @@ import pytest
 
 from edge_runtime.errors import ConfigError
 from edge_runtime.wire.messages import Floats, Observation
+from scripts.benches.asyncbench import grid, link, policy, reach
+from scripts.benches.asyncbench.cell import Cell
+from scripts.benches.asyncbench.evidence import weigh, wilson
+from scripts.benches.asyncbench.method import METHODS, LatestOnly, Method, resolve
+from scripts.benches.asyncbench.outcome import Outcome, Seams
+from scripts.benches.asyncbench.policy import LoadedPolicy
+from scripts.benches.asyncbench.results import Results
+from scripts.benches.asyncbench.table import Row
+from scripts.benches.asyncbench.trial import Trial
+from scripts.benches.asyncbench.world import World
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-from asyncbench import grid, link, policy, reach  # noqa: E402
-from asyncbench.cell import Cell  # noqa: E402
-from asyncbench.evidence import weigh, wilson  # noqa: E402
-from asyncbench.method import METHODS, LatestOnly, Method, resolve  # noqa: E402
-from asyncbench.outcome import Outcome, Seams  # noqa: E402
-from asyncbench.policy import LoadedPolicy  # noqa: E402
-from asyncbench.results import Results  # noqa: E402
-from asyncbench.table import Row  # noqa: E402
-from asyncbench.trial import Trial  # noqa: E402
-from asyncbench.world import World  # noqa: E402
-
+ROOT = Path(__file__).parents[1]
 CELL = Cell("state", "still", 50, "constant-300", "latest_only", 0.5)
 FLAGS = (
     *("--worlds=[still,moved]", "--links=[constant-300,lognormal-500]", "--methods=[sequential,linear_blend]"),
@@ -45,7 +42,7 @@ def state_policy() -> LoadedPolicy:
 
 def bench(output: Path, *more: str) -> Mapping[str, bytes]:
     """The files of a run, by name."""
-    command = [sys.executable, str(SCRIPTS / "asyncbench.py"), f"--output={output}", *FLAGS, *more]
+    command = [sys.executable, "-m", "scripts.benches.asyncbench", f"--output={output}", *FLAGS, *more]
     subprocess.run(command, check=True, capture_output=True, timeout=100)
     return {file.name: file.read_bytes() for file in output.iterdir() if file.suffix != ".jsonl"}
 
@@ -202,7 +199,7 @@ def test_methods_of_ones_own_are_found_by_name() -> None:
 
 
 def test_the_method_on_the_page_works(state_policy: LoadedPolicy) -> None:
-    page = (SCRIPTS.parent / "docs" / "asyncbench.md").read_text()
+    page = (ROOT / "docs" / "asyncbench.md").read_text()
     block = page.partition("# mine.py\n")[2].partition("    python ")[0]
     names: dict[str, type[Method]] = {}
     exec(textwrap.dedent(block), names)

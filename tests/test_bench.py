@@ -9,31 +9,37 @@ from pathlib import Path
 
 import pytest
 
+from scripts import bench, benches
+
 from .test_readme import ELSEWHERE
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 TAKES_QUICK = "import sys\nassert sys.argv[1:] == ['--quick']\n"
 FAKES = {
-    "bench_good": TAKES_QUICK + "print('warming up')\nprint('Reach: 3 of 4: missed')\nprint('done')",
-    "bench_silent": TAKES_QUICK + "print('one')\nprint('two')\nprint('three')",
-    "bench_broken": TAKES_QUICK + "sys.exit('the device is gone')",
-    "bench_hanging": TAKES_QUICK + "print('half', flush=True)\nimport threading\nthreading.Event().wait(60)",
-    "bench_wanting": TAKES_QUICK + "print('give a folder', file=sys.stderr)\nsys.exit(2)",
-    "bench_long": "print('has no short version')",
+    "good": TAKES_QUICK + "print('warming up')\nprint('Reach: 3 of 4: missed')\nprint('done')",
+    "silent": TAKES_QUICK + "print('one')\nprint('two')\nprint('three')",
+    "broken": TAKES_QUICK + "sys.exit('the device is gone')",
+    "hanging": TAKES_QUICK + "print('half', flush=True)\nimport threading\nthreading.Event().wait(60)",
+    "wanting": TAKES_QUICK + "print('give a folder', file=sys.stderr)\nsys.exit(2)",
+    "long": "print('has no short version')",
 }
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copy(SCRIPTS / "bench.py", tmp_path)
+    room = tmp_path / "scripts" / "benches"
+    room.mkdir(parents=True)
+    for package in (room.parent, room):
+        (package / "__init__.py").touch()
+    shutil.copy(bench.__file__, room.parent)
     for name, source in FAKES.items():
-        (tmp_path / f"{name}.py").write_text(source)
+        (room / f"{name}.py").write_text(source)
     return tmp_path
 
 
-def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(folder / "bench.py"), *arguments],
+        [sys.executable, "-m", "scripts.bench", *arguments],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=60,
@@ -42,32 +48,34 @@ def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_each_script_has_its_place_in_the_table(folder: Path) -> None:
-    answer = bench(folder, "--quick", "--limit_s=3")
+    answer = run(folder, "--quick", "--limit_s=3")
     assert answer.returncode == 70
-    assert answer.stderr.strip() == "bench.py: failed: bench_broken"
+    assert answer.stderr.strip() == "bench: failed: broken"
     table = answer.stdout
     outcomes = {"good": "ok", "silent": "ok", "broken": "exit 1", "hanging": "stopped after 3 s"}
     for name, outcome in (outcomes | {"wanting": "needs more than --quick"}).items():
-        assert any(line.startswith(f"bench_{name}") and line.endswith(outcome) for line in table.splitlines()), table
+        assert any(line.startswith(name) and line.endswith(outcome) for line in table.splitlines()), table
     assert "    Reach: 3 of 4: missed" in table
     assert "warming up" not in table
     assert "    two\n    three\n" in table
     assert "the device is gone" in table
-    assert "bench_long" not in table
+    assert "long" not in table
     assert "5 scripts in" in table
 
 
 def test_what_does_not_fit_is_said(folder: Path) -> None:
-    answer = bench(folder, "--quick", "--budget_s=0", "--only=[bench_good]")
+    answer = run(folder, "--quick", "--budget_s=0", "--only=[good]")
     assert answer.returncode == 0
     assert "left out: the time is over" in answer.stdout
 
 
 def test_an_unknown_script_is_named(folder: Path) -> None:
-    answer = bench(folder, "--quick", "--only=[bench_god]")
+    answer = run(folder, "--quick", "--only=[god]")
     assert answer.returncode == 64
-    assert "bench_god" in answer.stderr
+    assert "'god'" in answer.stderr
 
 
 def test_only_what_needs_lerobot_or_torch_is_left_out() -> None:
-    assert {path.stem for path in SCRIPTS.glob("bench_*.py") if "quick" not in path.read_text()} == ELSEWHERE
+    room = Path(benches.__file__).parent
+    names = {path.stem for path in room.glob("[!_]*.py")} | {path.parent.name for path in room.glob("*/__main__.py")}
+    assert names - set(bench.scripts()) == ELSEWHERE | {"gpu_check", "house"}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,17 +11,8 @@ from edge_runtime.timing import Histogram
 from edge_runtime.wire import codec
 from edge_runtime.wire.messages import Chunk, Failure
 from policy_server import bundle
-
-Script = Callable[[str], Any]
-
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """A module of scripts/ by its name."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module
+from scripts.benches import loop, ring, tls
+from scripts.benches.server import reach
 
 
 def of(*lateness_s: float) -> Histogram:
@@ -35,29 +22,24 @@ def of(*lateness_s: float) -> Histogram:
     return found
 
 
-def test_lateness_is_compared_median_with_median(script: Script) -> None:
-    bench_loop = script("bench_loop")
+def test_lateness_is_compared_median_with_median() -> None:
     ours = [of(1e-4), of(2e-4), of(8e-4)]
     theirs = [of(1e-2), of(2e-2), of(9e-2)]
-    said = bench_loop.compared(ours, theirs)
+    said = loop.compared(ours, theirs)
     median, least, most = (1e3 * run.percentile(0.99) for run in (ours[1], ours[0], ours[2]))
     assert f"p99 {median:.3f} ms ({least:.3f}–{most:.3f})" in said
     assert f"p50 {theirs[1].percentile(0.5) / ours[1].percentile(0.5):.0f} x below" in said
-    assert bench_loop.middle(ours) is ours[1]
+    assert loop.middle(ours) is ours[1]
 
 
 @pytest.mark.parametrize(("torn", "back", "well"), [(0, 0, True), (1, 0, False), (0, 1, False)])
-def test_a_torn_row_is_a_failure(
-    script: Script, monkeypatch: pytest.MonkeyPatch, torn: int, back: int, well: bool
-) -> None:
-    bench_ring = script("bench_ring")
-    monkeypatch.setattr(bench_ring, "race", lambda ring, rows: (rows, torn, back))
-    assert bench_ring.stress(1000) is well
+def test_a_torn_row_is_a_failure(monkeypatch: pytest.MonkeyPatch, torn: int, back: int, well: bool) -> None:
+    monkeypatch.setattr(ring, "race", lambda _, rows: (rows, torn, back))
+    assert ring.stress(1000) is well
 
 
-def test_memory_is_compared_with_a_later_flood(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_compared_with_a_later_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the first one is all that was asked for."""
-    reach = script("serverbench.reach")
     server = SimpleNamespace(address="", rss_mb=100.0)
 
     def flood(*arguments: object, **settings: object) -> SimpleNamespace:
@@ -70,9 +52,8 @@ def test_memory_is_compared_with_a_later_flood(script: Script, monkeypatch: pyte
     assert line.met is False
 
 
-def test_an_error_is_no_answer(script: Script) -> None:
-    bench_tls = script("bench_tls")
-    line = object.__new__(bench_tls.Line)
+def test_an_error_is_no_answer() -> None:
+    line = object.__new__(tls.Line)
     line._policy = bundle.load(bundle.locate("act_so101_pick_place")).policy
     line._call = iter([codec.encode_failure(Failure(1, 13, "no memory", "e1")).SerializeToString()])
     with pytest.raises(EdgeRuntimeError, match="no memory"):

@@ -10,36 +10,25 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+from scripts.benches.vs_lerobot import diary as diaries
+from scripts.benches.vs_lerobot import measures, scenarios, sides, table
+from scripts.benches.vs_lerobot.line import Line
+
 PERIOD_NS = 1e9 / 30
 
 
-@pytest.fixture
-def versus(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import versus.diary
-    import versus.line
-    import versus.measures
-    import versus.scenarios
-    import versus.sides
-    import versus.table
-
-    return versus
-
-
-def diary(versus: ModuleType, woke_ns: object, timestep: object, goal: float = 0.0) -> object:
+def diary(woke_ns: object, timestep: object, goal: float = 0.0) -> object:
     woke = np.asarray(woke_ns, np.int64)
     steps = np.asarray(timestep, np.int64)
-    return versus.diary.Diary(woke, woke + 1_000_000, steps, np.full(len(woke), 9), np.full((len(woke), 6), goal), {})
+    return diaries.Diary(woke, woke + 1_000_000, steps, np.full(len(woke), 9), np.full((len(woke), 6), goal), {})
 
 
 def test_without_lerobot_it_is_skipped_and_says_so() -> None:
-    command = [sys.executable, str(SCRIPTS / "bench_vs_lerobot.py")]
+    command = [sys.executable, "-m", "scripts.benches.vs_lerobot"]
     for flag in ([], ["--lerobot_python=/nowhere/python"], [f"--lerobot_python={sys.executable}"]):
         done = subprocess.run([*command, *flag], capture_output=True, text=True, timeout=30)
         assert done.returncode == 77, done.stderr
@@ -47,38 +36,37 @@ def test_without_lerobot_it_is_skipped_and_says_so() -> None:
         assert done.stdout.count("\n") == 1
 
 
-def test_lateness_is_counted_from_an_absolute_grid(versus: ModuleType) -> None:
+def test_lateness_is_counted_from_an_absolute_grid() -> None:
     turns = np.arange(301)
-    exact = versus.measures.Pace.of(diary(versus, 5e9 + turns * PERIOD_NS, turns))
+    exact = measures.Pace.of(diary(5e9 + turns * PERIOD_NS, turns))
     assert exact.rate_hz == pytest.approx(30)
     assert exact.late_p99 < 1e-3
     assert exact.jitter_p99 < 1e-3
-    slow = versus.measures.Pace.of(diary(versus, 5e9 + turns * (PERIOD_NS + 1e6), turns))
+    slow = measures.Pace.of(diary(5e9 + turns * (PERIOD_NS + 1e6), turns))
     assert slow.late_p99 == pytest.approx(297, abs=0.1)  # a millisecond more with each turn
     assert slow.jitter_p99 == pytest.approx(1, abs=1e-3)
     once = turns * PERIOD_NS
     once[0] += 7e6
-    assert versus.measures.Pace.of(diary(versus, once, turns)).late_p50 < 1e-3  # a late first turn moves no deadline
+    assert measures.Pace.of(diary(once, turns)).late_p50 < 1e-3  # a late first turn moves no deadline
 
 
-def test_starved_and_repeated_steps(versus: ModuleType) -> None:
+def test_starved_and_repeated_steps() -> None:
     steps = [0, 1, -1, 2, 2, 1, 3, -1]
-    found = diary(versus, np.arange(8) * PERIOD_NS, steps)
-    assert versus.measures.Pace.of(found).starved == pytest.approx(25)
-    assert versus.measures.repeated(found) == 2
-    assert versus.measures.recovery_s(found, 4.5 * PERIOD_NS) == pytest.approx(0.5 / 30)
-    assert versus.measures.recovery_s(found, 7 * PERIOD_NS) == math.inf
+    found = diary(np.arange(8) * PERIOD_NS, steps)
+    assert measures.Pace.of(found).starved == pytest.approx(25)
+    assert measures.repeated(found) == 2
+    assert measures.recovery_s(found, 4.5 * PERIOD_NS) == pytest.approx(0.5 / 30)
+    assert measures.recovery_s(found, 7 * PERIOD_NS) == math.inf
 
 
-def test_a_step_belongs_to_the_arm_whose_chunk_is_nearer(versus: ModuleType) -> None:
+def test_a_step_belongs_to_the_arm_whose_chunk_is_nearer() -> None:
     own, other = np.zeros((50, 6)), np.full((50, 6), 20.0)
     turns = np.arange(10)
-    assert versus.measures.foreign(diary(versus, turns, turns, goal=3.0), own, other) == 0
-    assert versus.measures.foreign(diary(versus, turns, turns, goal=17.0), own, other) == 100
+    assert measures.foreign(diary(turns, turns, goal=3.0), own, other) == 0
+    assert measures.foreign(diary(turns, turns, goal=17.0), own, other) == 100
 
 
-def test_the_table_has_medians_ranges_ratios_and_a_verdict(versus: ModuleType) -> None:
-    table = versus.table
+def test_the_table_has_medians_ranges_ratios_and_a_verdict() -> None:
     rows = {
         "late": table.Row("lateness", "ms", times_less=50),
         "merge": table.Row("merge", "µs", times_less=300),
@@ -111,10 +99,7 @@ def test_the_table_has_medians_ranges_ratios_and_a_verdict(versus: ModuleType) -
     assert [line.as_dict()["met"] for line in lines] == [True, False, False, None, True]
 
 
-def test_what_was_measured_in_another_way_is_measured_again(
-    versus: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scenarios, sides = versus.scenarios, versus.sides
+def test_what_was_measured_in_another_way_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = itertools.count(1)
     monkeypatch.setattr(scenarios, "SCENARIOS", {"counted": lambda setting: {("runs", "ours"): float(next(runs))}})
     code, bundle = tmp_path / "code", tmp_path / "bundle"
@@ -137,10 +122,10 @@ def test_what_was_measured_in_another_way_is_measured_again(
     assert run() == 5
 
 
-def test_a_line_has_its_speed_and_counts(versus: ModuleType) -> None:
+def test_a_line_has_its_speed_and_counts() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as far,
-        versus.line.Line(far.getsockname()[1], bytes_per_s=1e6) as line,
+        Line(far.getsockname()[1], bytes_per_s=1e6) as line,
         socket.create_connection(("127.0.0.1", line.port), timeout=5) as near,
         far.accept()[0] as end,
     ):

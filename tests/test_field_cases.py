@@ -34,7 +34,7 @@ def test_every_row_names_a_test() -> None:
 
 
 def test_scripts_and_reports_are_there() -> None:
-    for script in re.findall(r"`(scripts/\w+\.py)", TEXT):
+    for script in re.findall(r"`(scripts/[\w/]+(?:\.py)?)", TEXT):
         assert (ROOT / script).exists()
     assert set(re.findall(r"\[([\w/-]+#\d+)\](?!:)", TEXT)) == set(
         re.findall(r"^\[([\w/-]+#\d+)\]: https://", TEXT, re.M)

@@ -18,9 +18,9 @@ from edge_runtime.program.notify import Notifier
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
 from edge_runtime.wire.messages import Joint, Policy
+from scripts.rig.bundles import write_bundle
 
 from .edge.scripted_server import ScriptedServer
-from .server.bundles import write_bundle
 from .server.conftest import serving
 
 UNITS = ["degrees"] * 5 + ["percent"]

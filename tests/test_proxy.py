@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.proxy import Link, Proxy
+from scripts.rig.proxy import Link, Proxy
 
 
 @pytest.fixture

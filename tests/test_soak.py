@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-
-
-@pytest.fixture
-def soak(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import soak
-
-    return soak
+from scripts import soak
 
 
 class Runtime:
@@ -32,7 +22,7 @@ class Runtime:
         self._stopped.set()
 
 
-def test_a_soak_that_breaks_off_ends_the_run_and_says_why(soak: ModuleType) -> None:
+def test_a_soak_that_breaks_off_ends_the_run_and_says_why() -> None:
     class Broken:
         def run(self) -> None:
             raise ConnectionRefusedError("the virtual arm is gone")
@@ -41,7 +31,7 @@ def test_a_soak_that_breaks_off_ends_the_run_and_says_why(soak: ModuleType) -> N
         soak.run_beside(Broken(), Runtime())
 
 
-def test_no_promise_is_kept_when_nothing_was_judged(soak: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_promise_is_kept_when_nothing_was_judged(capsys: pytest.CaptureFixture[str]) -> None:
     torment = soak.Torment(soak.SoakConfig(), None, soak.Watch(), soak.BusJudge(max_speed=300, fps=30))
     assert torment.verdict() == 1
     assert "BROKEN: no goal on the bus was judged" in capsys.readouterr().out

@@ -20,8 +20,8 @@ from edge_runtime.tools.doctor import cli, machine, packages, server
 from edge_runtime.tools.doctor.finding import WIDTH, Finding
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
+from scripts.rig.robots import watch_health
 
-from ..server.robots import watch_health
 from .findings import Findings
 
 

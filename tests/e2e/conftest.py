@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.programs import Arm, Server
+from scripts.rig.program import Arm, Server
 
 
 @pytest.fixture(scope="module")

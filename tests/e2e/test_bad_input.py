@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import policy_server
-from tests.e2e.programs import WAIT_S, Arm, Server
+from scripts.rig.program import WAIT_S, Arm, Server
 
 BUNDLES = Path(policy_server.__file__).parent / "bundles"
 

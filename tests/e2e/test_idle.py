@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_runtime.wire.messages import Chunk, Observation
-from tests.e2e.programs import Edge
+from scripts.rig.program import Edge
 from tests.edge.scripted_server import POLICY, ScriptedServer
 
 LOOKED_AT_S = 3.0

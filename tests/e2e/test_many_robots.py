@@ -22,8 +22,8 @@ from policy_server.admin import client as admin_client
 from policy_server.bundle import IMAGES, STATE
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime
-from tests.e2e.programs import Arm, Edge, Server
-from tests.server.robots import Robot, hello_to, refusal
+from scripts.rig.program import Arm, Edge, Server
+from scripts.rig.robots import Robot, hello_to, refusal
 
 THRESHOLD = 25  # rows
 

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.e2e.programs import Arm, Edge
+from scripts.rig.program import Arm, Edge
 
 
 def child_of(pid: int, module: str) -> int:

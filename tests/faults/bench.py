@@ -18,9 +18,9 @@ from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
 from edge_runtime.virtual_arm.frame_log import Entry, FrameLog
 from edge_runtime.wire.messages import Chunk, Joint, Observation, Policy
-from tests.e2e.programs import Edge, as_hardware
+from scripts.rig.program import Edge, as_hardware
+from scripts.rig.proxy import Proxy
 from tests.edge.scripted_server import POLICY, ScriptedServer
-from tests.proxy import Proxy
 
 FPS = 30
 ROWS = 30

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.programs import Edge
+from scripts.rig.program import Edge
 from tests.faults.bench import Bench, bench
 
 

@@ -11,7 +11,7 @@ from time import monotonic_ns as now_ns
 import pytest
 
 from edge_runtime.tools.replay import main as replay
-from tests.e2e.programs import Edge
+from scripts.rig.program import Edge
 from tests.faults.bench import IDS, Bench, cpu_s, writes
 
 

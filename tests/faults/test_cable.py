@@ -15,12 +15,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.e2e.programs import Edge, Server
+from scripts.rig.bundles import write_manifest
+from scripts.rig.program import Edge, Server
+from scripts.rig.proxy import Link, Proxy
 from tests.faults.bench import FPS, ROWS, SO101, STEP, TICKS_PER_UNIT, ArmBench, arm
 from tests.faults.cable import ONE_MEGABIT, Cable, laid, missing_capabilities
 from tests.faults.test_camera_faults import Film
-from tests.proxy import Link, Proxy
-from tests.server.bundles import write_manifest
 
 pytestmark = pytest.mark.skipif(
     bool(missing_capabilities()), reason=f"network namespaces need {' and '.join(missing_capabilities())}"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from edge_runtime.wire.messages import Camera
-from tests.e2e.programs import Edge
+from scripts.rig.program import Edge
 from tests.faults.bench import Bench, bench, policy
 from tests.test_cameras import GREETING, MjpegServer, flat, shade
 

@@ -21,8 +21,8 @@ import pytest
 
 from edge_runtime.acting.supervisor.client import ANSWER_S
 from edge_runtime.virtual_arm.frame_log import Entry
+from scripts.rig.proxy import Link
 from tests.faults.bench import TICKS_PER_UNIT, Bench, writes
-from tests.proxy import Link
 
 
 def is_first_step_to_limp(entry: Entry) -> bool:

@@ -9,9 +9,9 @@ from time import monotonic as now
 import pytest
 
 from edge_runtime.wire.messages import Answer, Observation
-from tests.e2e.programs import Edge
+from scripts.rig.program import Edge
+from scripts.rig.proxy import Link
 from tests.faults.bench import STEP, TICKS_PER_UNIT, Bench, swing
-from tests.proxy import Link
 
 
 @pytest.fixture(autouse=True)

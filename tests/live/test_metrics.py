@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_runtime.tools.top.reading import Reading, read
-from tests.e2e.programs import Edge, Program
+from scripts.rig.program import Edge, Program
 from tests.edge.scripted_server import POLICY, ScriptedServer
 
 NO_ROBOT = ["--robot.type=none", f"--robot.joints={json.dumps({joint.name: joint.unit for joint in POLICY.joints})}"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import policy_server
-from tests.e2e.programs import Program, Server
-from tests.proxy import Link, Proxy
-from tests.server.bundles import write_bundle
+from scripts.rig.bundles import write_bundle
+from scripts.rig.program import Program, Server
+from scripts.rig.proxy import Link, Proxy
 
 STATE = "act_so101_pick_place"
 

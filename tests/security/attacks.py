@@ -17,8 +17,7 @@ import numpy as np
 from edge_runtime.wire import codec
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Failure, Frame, Observation, Ping, Policy
-
-from ..server.robots import Robot, hello_to, look, status_of
+from scripts.rig.robots import Robot, hello_to, look, status_of
 
 OK = grpc.StatusCode.OK
 INVALID = grpc.StatusCode.INVALID_ARGUMENT

@@ -15,8 +15,7 @@ from edge_runtime.link import stream
 from edge_runtime.link.channel import Access
 from edge_runtime.wire.messages import ServerDescription
 from policy_server.door import certificates
-
-from ..server.bundles import write_bundle
+from scripts.rig.bundles import write_bundle
 
 DAY = datetime.timedelta(days=1)
 HOSTS = ["localhost", "127.0.0.1", "::1"]

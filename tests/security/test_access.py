@@ -22,10 +22,10 @@ from policy_server import bundle
 from policy_server import config as server_config
 from policy_server.config import ServerConfig
 from policy_server.server import PolicyServer
+from scripts.rig.proxy import Proxy
+from scripts.rig.robots import ACT, DESCRIBE, watch_health
 
-from ..proxy import Proxy
 from ..server.conftest import serving
-from ..server.robots import ACT, DESCRIBE, watch_health
 from .conftest import describe, robot_tls
 
 NOBODY = 65534

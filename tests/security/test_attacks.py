@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from policy_server import bundle
+from scripts.rig.bundles import write_bundle
+from scripts.rig.program import Server
 
-from ..e2e.programs import Server
-from ..server.bundles import write_bundle
 from .attacks import ATTACKS, OK, Target
 
 ROOT = Path(__file__).resolve().parents[2]

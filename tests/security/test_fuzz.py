@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ..fuzzing import fuzzer as fuzzing
-from ..fuzzing.fuzzer import Fuzzer
-from ..fuzzing.targets import TARGETS, Target
+from scripts.rig.fuzzing import fuzzer as fuzzing
+from scripts.rig.fuzzing.fuzzer import Fuzzer
+from scripts.rig.fuzzing.targets import TARGETS, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +30,7 @@ def test_the_corpus_holds(name: str) -> None:
 
 def test_a_short_run_finds_nothing_and_counts() -> None:
     run = subprocess.run(
-        [sys.executable, "scripts/fuzz.py", "--seconds=3", "--workers=1", "--seed=11"],
+        [sys.executable, "-m", "scripts.fuzz", "--seconds=3", "--workers=1", "--seed=11"],
         cwd=ROOT,
         capture_output=True,
         text=True,

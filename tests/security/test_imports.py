@@ -14,8 +14,7 @@ import pytest
 
 from edge_runtime.errors import ModelError
 from policy_server import bundle
-
-from ..server.bundles import write_bundle, write_manifest
+from scripts.rig.bundles import write_bundle, write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("edge_runtime", "policy_server")

@@ -23,10 +23,10 @@ from policy_server.config import LimitsConfig, ServerConfig
 from policy_server.door.admission import Admission, Fault, home_of
 from policy_server.door.deadlines import Deadlines
 from policy_server.server import PolicyServer
+from scripts.rig.bundles import write_bundle
+from scripts.rig.robots import ACT, DESCRIBE, Robot, hello_to, look, status_of, watch_health
 
-from ..server.bundles import write_bundle
 from ..server.conftest import serving
-from ..server.robots import ACT, DESCRIBE, Robot, hello_to, look, status_of, watch_health
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 LATE = grpc.StatusCode.DEADLINE_EXCEEDED

@@ -30,10 +30,10 @@ from edge_runtime.wire.messages import Chunk, Frame, Ping, Policy, Skipped
 from policy_server import bundle
 from policy_server.config import LimitsConfig
 from policy_server.server import PolicyServer
+from scripts.rig.bundles import write_bundle
+from scripts.rig.robots import Robot, hello_to, look, status_of
 
-from ..server.bundles import write_bundle
 from ..server.conftest import serving
-from ..server.robots import Robot, hello_to, look, status_of
 
 REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT,

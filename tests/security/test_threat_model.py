@@ -42,7 +42,7 @@ def test_every_row_names_one() -> None:
 
 def test_scripts_and_pages_are_there() -> None:
     text = PAGE.read_text()
-    for name in re.findall(r"`(scripts/\w+\.py)`", text) + [
+    for name in re.findall(r"`(scripts/[\w/]+\.py)`", text) + [
         f"docs/{page}" for page in re.findall(r"\]\(([\w-]+\.md)\)", text)
     ]:
         assert (ROOT / name).exists(), name

@@ -20,9 +20,8 @@ from policy_server.config import ServerConfig
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime
 from policy_server.server import PolicyServer
-
-from .bundles import write_bundle
-from .robots import watch_health
+from scripts.rig.bundles import write_bundle
+from scripts.rig.robots import watch_health
 
 
 class HeldEngine:

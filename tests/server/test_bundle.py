@@ -17,8 +17,7 @@ from policy_server import bundle
 from policy_server.engines import open_engine
 from policy_server.engines.one_graph import OneGraphEngine
 from policy_server.engines.providers import Runtime
-
-from .bundles import write_bundle, write_manifest
+from scripts.rig.bundles import write_bundle, write_manifest
 
 CPU = Runtime("cpu", threads=1)
 

@@ -15,9 +15,8 @@ from edge_runtime.wire.messages import Frame, Observation
 from policy_server import bundle
 from policy_server.serving.cleaning import KeyMap, match_keys, prepare, preprocess
 from policy_server.serving.filter import Filter
-
-from .bundles import write_bundle
-from .robots import hello_to, look
+from scripts.rig.bundles import write_bundle
+from scripts.rig.robots import hello_to, look
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from edge_runtime.wire.frames import compress
 from edge_runtime.wire.messages import Floats, Frame, Observation, Pixels
 from policy_server import bundle
 from policy_server.serving.filter import Filter
+from scripts.rig.bundles import write_bundle
+from scripts.rig.robots import Robot, hello_to, look
 
-from .bundles import write_bundle
 from .conftest import Engines, serving
-from .robots import Robot, hello_to, look
 
 random = np.random.default_rng(5)
 

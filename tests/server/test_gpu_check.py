@@ -1,4 +1,4 @@
-"""`scripts/gpu_check.py` without a GPU: skipped at once, and its steps work on the CPU."""
+"""`scripts.benches.gpu_check` without a GPU: skipped at once, and its steps work on the CPU."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from edge_runtime.wire.messages import Floats
 from policy_server import bundle
 from policy_server.bundle import STATE
 from policy_server.engines import Batch
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check.py"
-sys.path.insert(0, str(SCRIPT.parent))
-report = pytest.importorskip("gpucheck.report", reason="the scripts are not beside these tests")
+from scripts.benches.gpu_check import report
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "scripts.benches.gpu_check", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 

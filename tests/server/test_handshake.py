@@ -24,9 +24,9 @@ from policy_server.door.health import Health
 from policy_server.engines import Engine
 from policy_server.engines.providers import Runtime
 from policy_server.server import PolicyServer
+from scripts.rig.robots import DESCRIBE, Robot, hello_to, look, refusal, status_of, watch_health
 
 from .conftest import Engines, serving
-from .robots import DESCRIBE, Robot, hello_to, look, refusal, status_of, watch_health
 
 
 @pytest.fixture(scope="module")

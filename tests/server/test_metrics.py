@@ -17,9 +17,9 @@ from edge_runtime.wire import codec
 from edge_runtime.wire.messages import Ping, Policy
 from policy_server import bundle
 from policy_server.server import PolicyServer
+from scripts.rig.robots import Robot, hello_to, look, refusal
 
 from .conftest import Engines, HeldEngine, serving
-from .robots import Robot, hello_to, look, refusal
 
 Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

@@ -28,10 +28,10 @@ from policy_server.config import LimitsConfig
 from policy_server.engines.providers import NAMES
 from policy_server.server import PolicyServer
 from policy_server.serving.models import Models
+from scripts.rig.bundles import write_bundle
+from scripts.rig.robots import Robot, hello_to, look, refusal, status_of
 
-from .bundles import write_bundle
 from .conftest import Engines, HeldEngine, serving
-from .robots import Robot, hello_to, look, refusal, status_of
 
 BIAS = 100.0
 

@@ -23,7 +23,7 @@ def test_the_test_that_is_named_is_there(file: str, test: str) -> None:
 
 
 def test_the_measurements_that_are_named_are_there() -> None:
-    parts = re.search(r"^PARTS = {(.*)}$", (ROOT / "scripts" / "serverbench" / "reach.py").read_text(), re.M)
+    parts = re.search(r"^PARTS = {(.*)}$", (ROOT / "scripts" / "benches" / "server" / "reach.py").read_text(), re.M)
     assert parts is not None
     named = set(re.findall(r"--only=(\w+)", TEXT))
     assert named

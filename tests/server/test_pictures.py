@@ -13,9 +13,9 @@ import pytest
 
 from edge_runtime.wire.messages import Chunk, Failure, Frame, Observation
 from policy_server import bundle
+from scripts.rig.robots import Robot, hello_to, look
 
 from .conftest import serving
-from .robots import Robot, hello_to, look
 
 
 @pytest.fixture

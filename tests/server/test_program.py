@@ -18,9 +18,8 @@ import pytest
 
 from edge_runtime.wire.messages import Chunk, Replaced
 from policy_server import bundle
-
-from .bundles import write_bundle
-from .robots import Robot, hello_to, look, status_of
+from scripts.rig.bundles import write_bundle
+from scripts.rig.robots import Robot, hello_to, look, status_of
 
 TIMEOUT_S = 120  # longer than any machine takes
 

@@ -24,8 +24,7 @@ from policy_server.engines.cache import BuiltFor
 from policy_server.engines.fixed import FixedBatch, device_of
 from policy_server.engines.one_graph import OneGraphEngine
 from policy_server.engines.providers import Runtime
-
-from .bundles import write_bundle
+from scripts.rig.bundles import write_bundle
 
 CPU = Runtime("cpu", threads=1)
 

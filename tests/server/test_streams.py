@@ -20,9 +20,9 @@ from policy_server.config import LimitsConfig
 from policy_server.server import PolicyServer
 from policy_server.serving import service
 from policy_server.serving.session import Session
+from scripts.rig.robots import Robot, hello_to, look, status_of
 
 from .conftest import Engines, HeldEngine, serving
-from .robots import Robot, hello_to, look, status_of
 
 WAIT_S = 60  # longer than any machine takes
 

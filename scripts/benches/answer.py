@@ -1,0 +1,137 @@
+"""What the policy server adds to a forward pass: last piece received to answer sent, minus the inference, on loopback.
+
+python -m scripts.benches.answer                  # 300 answers a row
+python -m scripts.benches.answer --quick
+python -m scripts.benches.answer --export_python=.venv-export/bin/python
+
+At 2x480x640 the policy is the default ACT with random weights where --export_python can make one (90 s),
+else a graph of the same inputs and outputs that only averages its frames: what is measured is not the graph's.
+Two figures a row. The server's own is the sum of its stages; what the robot saw runs from its last piece to its answer
+in hand, both ways through gRPC, on processors that the robot shares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+
+from edge_runtime.config import StartConfig
+from edge_runtime.tools.demo.processes import Process
+from edge_runtime.wire.frames import compress
+from edge_runtime.wire.messages import Chunk, Frame, Observation, Pace, Policy
+from policy_server import bundle
+from scripts.rig.bundles import write_bundle
+from scripts.rig.robots import Robot, hello_to
+
+OURS = ("admit", "wait", "prepare", "finish")  # all of the server's stages but the inference, once all pieces are there
+WARM_UP = 10
+VIEWS = ("front", "wrist")
+QUALITY = StartConfig.jpeg_quality
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    bundle: Path
+    quality: int  # of the JPEGs; 0 = raw frames
+    reach_ms: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="50 answers a row")
+    parser.add_argument("--export_python", help="of an environment with edge-runtime[export]")
+    options = parser.parse_args()
+    answers = 50 if options.quick else 300
+    with tempfile.TemporaryDirectory(prefix="bench-answer-") as work:
+        folder = Path(work)
+        rows = [
+            Row("2x96x96 raw, act_so101_cubes", bundle.locate("act_so101_cubes"), 0, 2.0),
+            large(folder, options.export_python),
+        ]
+        for row in rows:
+            measure(row, folder, answers)
+    return 0
+
+
+def large(folder: Path, python: str | None) -> Row:
+    """The row of 480x640; says in its name what computes."""
+    if python is None:
+        path = write_bundle(folder / "averages", cameras=[(view, 480, 640) for view in VIEWS], chunk=100)
+        return Row(f"2x480x640 JPEG {QUALITY}, a graph that averages", path, QUALITY, 5.0)
+    source, path = folder / "checkpoint", folder / "act_random"
+    subprocess.run([python, "-m", "scripts.rig.random_checkpoint", "act", str(source)], check=True)
+    stated = [f"--output={path}", "--robot.type=so101_follower", "--fps=30"]
+    subprocess.run(
+        [python, "-m", "policy_server.export.cli", str(source), *stated], check=True, stdout=subprocess.DEVNULL
+    )
+    return Row(f"2x480x640 JPEG {QUALITY}, ACT with random weights", path, QUALITY, 5.0)
+
+
+def measure(row: Row, folder: Path, answers: int) -> None:
+    """Ask `answers` times, one after the other, and print the row."""
+    policy = bundle.load(row.bundle).policy
+    ours, infer, seen = [], [], []
+    with serve(row.bundle, folder) as address, Robot(address, hello_to(policy), timeout_s=3600) as robot:
+        robot.welcomed()
+        for number, frames in zip(range(WARM_UP + answers), cycle(pictures(policy, row.quality)), strict=False):
+            state = np.random.default_rng(number).uniform(-60, 60, len(policy.joints)).astype(np.float32)
+            robot.send(Observation(number + 1, 1, number, True, state, frames=frames))
+            sent_s = time.perf_counter()
+            while isinstance(answer := robot.receive(), Pace):
+                pass  # asked as fast as it answers, a large policy says that it cannot keep up
+            if not isinstance(answer, Chunk):
+                raise SystemExit(f"{row.what}: answered {answer}")
+            if number >= WARM_UP:
+                seen.append(time.perf_counter() - sent_s - answer.times.infer)
+                infer.append(answer.times.infer)
+                ours.append([getattr(answer.times, stage) for stage in OURS])
+    stages = np.median(np.array(ours) * 1e3, axis=0)
+    p50, p95 = np.percentile(np.sum(ours, axis=1) * 1e3, [50, 95])
+    parts = ", ".join(f"{stage} {ms:.2f}" for stage, ms in zip(OURS, stages, strict=True))
+    print(
+        f"{row.what}: p50 {p50:.2f} ms, p95 {p95:.2f} ({parts}); reach p50 {row.reach_ms:g} ms: "
+        f"{'yes' if p50 <= row.reach_ms else 'NO'}; as the robot saw it p50 {np.median(seen) * 1e3:.2f} ms; "
+        f"infer {np.median(infer) * 1e3:.1f} ms, n {answers}",
+        flush=True,
+    )
+
+
+@contextmanager
+def serve(path: Path, folder: Path) -> Iterator[str]:
+    flags = ["start", str(path), "--listen=127.0.0.1:0", "--until_stdin_closes=true"]
+    with Process(f"server-{path.name}", "policy_server", flags, folder) as server:
+        yield server.said("serving [").split()[-1]
+
+
+def pictures(policy: Policy, quality: int) -> list[tuple[Frame, ...]]:
+    """A few sets of frames with the detail of a desk, ready to send."""
+    from edge_runtime.cameras.synthetic import SyntheticCamera
+    from edge_runtime.config import SyntheticCameraConfig
+
+    sets = []
+    for number in range(4):
+        frames = []
+        for camera in policy.cameras:
+            source = SyntheticCamera(camera.name, SyntheticCameraConfig(camera.width, camera.height, 30))
+            source.open()
+            picture = source.latest()
+            assert picture is not None
+            frame = Frame.raw(camera.name, np.roll(picture.pixels, 8 * number, axis=1))
+            frames.append(compress(frame, quality) if quality else frame)
+        sets.append(tuple(frames))
+    return sets
+
+
+if __name__ == "__main__":
+    sys.exit(main())

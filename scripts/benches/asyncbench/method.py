@@ -1,0 +1,158 @@
+"""A method: how chunks are asked for and how they are merged. What the bench compares."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from edge_runtime.errors import ConfigError
+from edge_runtime.planning import aggregation
+from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
+from edge_runtime.timing import LatencyWindow
+from edge_runtime.wire.messages import Floats, Observation
+from scripts.benches.asyncbench.link import FPS
+
+Share = float | Literal["auto"]  # of a chunk
+_ARM_LAG = 2  # ticks by which the virtual arm follows its targets
+LEFT_WHEN_AUTO = 0.5  # of a chunk, in mode=sequential: the runtime's rule
+
+
+class Method:
+    """The product with `aggregate_fn_name`. A subclass says what differs; there is a fresh one in every trial.
+
+    `max_speed` is the guard's, in joint units/s; 0 turns it off.
+    """
+
+    aggregate_fn_name = "latest_only"
+    max_speed = 300.0
+
+    def aggregate(self) -> Any:
+        """What ActionRing blends with: (keep, take), an object of `_realtime`, or a function of (old, new) rows."""
+        return aggregation.resolve(self.aggregate_fn_name)
+
+    def rows(self, actions: int, threshold: Share) -> int:
+        """How many rows of a chunk the server sends, of `actions` asked for."""
+        return actions
+
+    def ask_at(self, actions: int, threshold: Share, latency: LatencyWindow) -> Threshold:
+        """The queue's level, in rows, at which the next observation is sent; `latency` is what was measured so far."""
+        if threshold == "auto":
+            return AutoThreshold(latency, FPS, actions, filtered=True)
+        return FixedThreshold(part_of(threshold, actions))
+
+    def see(self, observation: Observation) -> Observation:
+        """What the policy is shown instead of `observation`."""
+        return observation
+
+    def receive(self, actions: Floats, observation: Observation, passed: int, executed: int) -> Floats:
+        """The rows to merge instead of `actions`, at least one; a row of NaN leaves what is planned.
+
+        Row 0 is for `observation.timestep`; since then that many ticks have passed and rows were executed.
+        """
+        return actions
+
+
+class Sequential(Method):
+    """Asks when nothing is left, and waits: the arm stands still for every round trip."""
+
+    def rows(self, actions: int, threshold: Share) -> int:
+        return part_of(1 - (LEFT_WHEN_AUTO if threshold == "auto" else threshold), actions)
+
+    def ask_at(self, actions: int, threshold: Share, latency: LatencyWindow) -> Threshold:
+        return FixedThreshold(0)
+
+
+class WallClock(Method):
+    """Row i is for the time of the observation + i periods, whether or not the arm could move meanwhile.
+
+    So the arm jumps into the middle of the first chunk. It is how the reference figures of the shipped policies were
+    measured, without a speed limit.
+    """
+
+    max_speed = 0.0
+
+    def receive(self, actions: Floats, observation: Observation, passed: int, executed: int) -> Floats:
+        return actions[min(passed - executed, len(actions) - 1) :]
+
+
+class LatestOnly(Method):
+    pass
+
+
+class WeightedAverage(Method):
+    aggregate_fn_name = "weighted_average"
+
+
+class Average(Method):
+    aggregate_fn_name = "average"
+
+
+class Conservative(Method):
+    aggregate_fn_name = "conservative"
+
+
+class LinearBlend(Method):
+    aggregate_fn_name = "linear_blend"
+
+
+class TemporalEnsemble(Method):
+    aggregate_fn_name = "temporal_ensemble"
+
+
+class ExpectedState(LinearBlend):
+    """Shows the policy where the arm will be when its chunk comes, so that row 0 is for that timestep.
+
+    The state is what the last chunk planned for then. The idea is VLASH's (arXiv 2512.01031), which trains for it; here
+    the policy is as it is, and everything but the joints is shown as it is now.
+    """
+
+    def __init__(self) -> None:
+        self._planned: dict[int, Floats] = {}  # by timestep
+        self._ahead: dict[int, int] = {}  # by observation: the timesteps until its chunk comes
+        self._latencies: list[int] = []  # in ticks
+
+    def see(self, observation: Observation) -> Observation:
+        ahead = int(statistics.median(self._latencies)) if self._latencies else 0
+        expected = self._planned.get(observation.timestep + ahead - _ARM_LAG) if ahead else None
+        self._ahead[observation.id] = 0 if expected is None else ahead
+        return observation if expected is None else replace(observation, state=expected)
+
+    def receive(self, actions: Floats, observation: Observation, passed: int, executed: int) -> Floats:
+        self._latencies.append(passed)
+        ahead = self._ahead.pop(observation.id)
+        self._planned = {observation.timestep + ahead + i: row for i, row in enumerate(actions)}
+        return np.concatenate([np.full((ahead, actions.shape[1]), np.nan, np.float32), actions])[: len(actions)]
+
+
+METHODS: Mapping[str, type[Method]] = {
+    "sequential": Sequential,
+    "latest_only": LatestOnly,
+    "weighted_average": WeightedAverage,
+    "average": Average,
+    "conservative": Conservative,
+    "temporal_ensemble": TemporalEnsemble,
+    "linear_blend": LinearBlend,
+    "expected_state": ExpectedState,
+    "wall_clock": WallClock,
+}
+
+
+def resolve(name: str) -> type[Method]:
+    """The method called `name`: one of METHODS, or `module:Class` of your own. Raises ConfigError."""
+    if name in METHODS:
+        return METHODS[name]
+    module, colon, kind = name.partition(":")
+    if not colon:
+        raise ConfigError(f"methods: {name!r} is none of {', '.join(METHODS)}, nor module:Class")
+    try:
+        found = getattr(importlib.import_module(module), kind)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"methods: cannot load {name!r}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"methods: {name!r} is not a subclass of scripts.benches.asyncbench.method.Method")
+    return found

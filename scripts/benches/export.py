@@ -1,0 +1,115 @@
+"""What an export costs and what it gains: parity, size and time of each checkpoint, and ONNX Runtime against torch.
+
+python -m scripts.benches.export                # the small checkpoints; CHECKPOINTS=DIR for more
+python -m scripts.benches.export --full         # also SmolVLA in its full size: 12 GB of memory and minutes
+
+Needs edge-runtime[export]. Times are medians, on one thread, of both sides taken in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from policy_server import bundle
+from policy_server.engines import open_engine
+from policy_server.engines.providers import Runtime
+from policy_server.export.checkpoint import load
+from policy_server.export.policies import build
+from scripts.rig import random_checkpoint
+
+CHECKPOINTS = Path(os.environ.get("CHECKPOINTS", random_checkpoint.SMALL))
+NAMES = ("act_so101_pick_place", "act_so101_cubes", "act_random", "smolvla_tiny/checkpoint")
+
+
+def export(source: Path, output: Path, *more: str) -> tuple[float, float]:
+    """Seconds and the largest resident memory in GB of one export, in a process of its own."""
+    command = [sys.executable, "-m", "policy_server.export.cli", str(source), f"--output={output}"]
+    start = time.monotonic()
+    process = subprocess.Popen([*command, "--robot.type=so101_follower", "--fps=30", *more], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"the export of {source.name} failed")
+    return time.monotonic() - start, usage.ru_maxrss / 1e6
+
+
+def tokenizer(source: Path) -> list[str]:
+    """The flag for a language policy's tokenizer, beside or inside its checkpoint."""
+    found = [folder for folder in (source.parent / "vlm", source / "lm") if folder.is_dir()]
+    return [f"--tokenizer={folder}" for folder in found[:1]]
+
+
+def report(what: str, made: Path, seconds: float, gigabytes: float) -> None:
+    manifest = json.loads((made / "manifest.json").read_text())
+    parity = manifest["parity"]
+    stored = [found["max_abs_normalised"] for found in parity["references"].values()]
+    size = sum(entry["bytes"] for entry in manifest["files"].values()) / 1e6
+    print(
+        f"{what:28} {seconds:6.1f} s  {gigabytes:5.2f} GB RSS  {size:8.1f} MB  "
+        f"torch {parity['max_abs_normalised']:.1e} normalised, {parity['max_abs']:.1e} units; "
+        f"LeRobot {f'{max(stored):.1e}' if stored else 'not stored'}",
+        flush=True,
+    )
+
+
+def median_ms(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The median time of each, taken in turns so that a busy machine is equally unfair to all."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds + 2):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: 1e3 * float(np.median(taken[2:])) for name, taken in times.items()}
+
+
+def race(what: str, source: Path, made: Path, rounds: int) -> None:
+    """One observation through the server's engine and through torch in eager mode, on one thread."""
+    torch.set_num_threads(1)
+    places = tokenizer(source)
+    policy = build(load(source), Path(places[0].partition("=")[2]) if places else None)
+    engine = open_engine(bundle.load(made), Runtime("cpu", threads=1))
+    observation = policy.observe(1, np.random.default_rng(0))
+    taken = median_ms({"torch": lambda: policy.answer(observation), "ORT": lambda: engine.infer(observation)}, rounds)
+    print(
+        f"{what:28} torch {taken['torch']:7.1f} ms  ORT {taken['ORT']:7.1f} ms  {taken['torch'] / taken['ORT']:.2f} x"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="SmolVLA in its full size too")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-export-") as work:
+        here = Path(work)
+        for name in NAMES:
+            if (source := CHECKPOINTS / name).is_dir():
+                made = here / name.partition("/")[0]
+                report(made.name, made, *export(source, made, *tokenizer(source)))
+        for height, width in ((480, 640), (240, 320)):
+            source = here / f"act_{height}"
+            random_checkpoint.write("act", source, height, width)
+            made = here / f"act_{height}_bundle"
+            report(f"ACT 2x{height}x{width}, random", made, *export(source, made))
+        race("ACT 2x240x320, forward", here / "act_240", here / "act_240_bundle", options.rounds)
+        race("SmolVLA tiny, whole chunk", CHECKPOINTS / NAMES[-1], here / "smolvla_tiny", options.rounds)
+        if options.full:
+            random_checkpoint.write("smolvla", here / "smolvla")
+            made = here / "smolvla_bundle"
+            report("SmolVLA full size, random", made, *export(here / "smolvla", made, *tokenizer(here / "smolvla")))
+            race("SmolVLA full, whole chunk", here / "smolvla", made, 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Whether the profiler's parts sum to the round trip on loopback, and what the profiler itself costs.
+
+python -m scripts.benches.profiler
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_runtime.program import flags
+from edge_runtime.tools.demo.processes import Process
+
+BUNDLES = ("act_so101_pick_place", "act_so101_cubes")
+LEFT_PART, LEFT_S = 0.05, 0.001  # of a round trip may be left as `other`
+COST = 0.02  # of the loop's period
+
+
+@dataclass
+class ProfilerConfig:
+    """The profiler profiled."""
+
+    duration_s: float = 30.0  # for each policy
+    quick: bool = False  # 6 s
+
+    def __post_init__(self) -> None:
+        if self.quick:
+            self.duration_s = 6.0
+
+
+def main(argv: list[str]) -> int:
+    config = flags.parse(ProfilerConfig, argv, prog="profiler")
+    with tempfile.TemporaryDirectory(prefix="bench-profiler-") as work:
+        for bundle in BUNDLES:
+            print(_verdict(bundle, _profile(bundle, config.duration_s, Path(work))), flush=True)
+    return 0
+
+
+def _profile(bundle: str, duration_s: float, work: Path) -> dict[str, Any]:
+    socket, numbers = f"unix:{work}/{bundle}.sock", work / f"{bundle}.json"
+    served = ["start", bundle, f"--listen={socket}", "--until_stdin_closes=true"]
+    asked = [f"--server_address={socket}", f"--duration_s={duration_s:g}", "--chunk_size_threshold=1"]
+    with Process("policy-server", "policy_server", served, work) as server:
+        server.said("serving [")
+        arguments = ["profile", *asked, "--idle_gap_ms=50", f"--json={numbers}"]
+        with Process("profile", "edge_runtime", arguments, work) as profile:
+            profile.finish()
+    found: dict[str, Any] = json.loads(numbers.read_text())
+    return found
+
+
+def _verdict(bundle: str, found: dict[str, Any]) -> str:
+    trip, other = found["warm_s"]["round_trip"], found["warm_s"]["other"]
+    left = LEFT_PART * trip["p50"] + LEFT_S
+    cost = float(found["profiler_cost"])
+    met = abs(other["p50"]) <= left and cost < COST
+    return (
+        f"Reach: {bundle}: {other['p50'] * 1e3:.2f} ms of {trip['p50'] * 1e3:.2f} are other (p50 of {trip['n']}; reach "
+        f"{left * 1e3:.2f}), the profiler takes {cost:.3%} of the period (reach {COST:.0%}): "
+        f"{'met' if met else 'missed'}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(flags.run_main(main, sys.argv[1:], "profiler"))
