@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.fuzz import TURN
 from scripts.rig.fuzzing import fuzzer as fuzzing
 from scripts.rig.fuzzing.fuzzer import Fuzzer
 from scripts.rig.fuzzing.targets import TARGETS, Target
@@ -40,7 +41,7 @@ def test_a_short_run_finds_nothing_and_counts() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     counted = {name: int(count.replace(",", "")) for name, count in re.findall(r"^(\w+) +([\d,]+) ", run.stdout, re.M)}
     assert counted.keys() == TARGETS.keys()
-    assert min(counted.values()) >= 1000
+    assert min(counted.values()) >= TURN  # each had its turn
     assert run.stdout.splitlines()[-1] == f"{sum(counted.values())} inputs, 0 crashes, 0 hangs"
 
 
