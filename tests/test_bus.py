@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from edge_runtime.errors import AccessError, BusError, BusTimeout
+from edge_runtime.motors import feetech
 from edge_runtime.motors.bus import Bus
+from edge_runtime.motors.port import Port
 from edge_runtime.virtual_arm.bus import VirtualBus
 
 IDS = range(1, 7)
@@ -100,11 +102,76 @@ def test_a_late_answer_is_not_taken_for_the_next_ones(arm: VirtualBus) -> None:
     with Bus(arm.path, timeout_s=0.5, retries=0) as bus:
         arm.servos[1].set("Present_Voltage", 120)
         arm.servos[1].set("Present_Temperature", 31)
-        arm.inject({"fault": "late", "ids": [1], "delay_s": 0.55, "count": 1})
+        arm.inject({"fault": "late", "ids": [1], "delay_s": 0.8, "count": 1})
         with pytest.raises(BusTimeout):
             bus.read(1, "Present_Voltage")
         assert bus.read(1, "Present_Temperature") == 31  # both are one byte of the same servo
         assert bus.stray == 7
+
+
+class Behind(Port):
+    """A line without time: its adapter kept one answer, and since then gives each one when the next is asked for."""
+
+    def __init__(self, registers: dict[int, int]) -> None:
+        super().__init__("/dev/none")
+        self._table = bytearray(100)
+        for address, value in registers.items():
+            self._table[address : address + 2] = value.to_bytes(2, "little")
+        self._asked = 0
+        self._late = b""
+        self._heard = b""
+
+    def write(self, data: bytes) -> None:
+        address, count = data[5], data[6]
+        answer = feetech.frame(1, 0, bytes(self._table[address : address + count]))
+        self._asked += 1
+        self._heard, self._late = (b"", answer) if self._asked == 1 else (self._late + answer, b"")
+
+    def read(self, deadline: float, most: int = 4096) -> bytes:
+        heard, self._heard = self._heard, b""
+        return heard
+
+
+class Later(Behind):
+    """And that answer comes only with the one to the third question, which is about another register."""
+
+    def write(self, data: bytes) -> None:
+        late, self._late = self._late, b""
+        super().write(data)
+        self._late, self._heard = (self._late + late, self._heard) if self._asked < 3 else (b"", late + self._heard)
+
+
+@pytest.mark.parametrize("line", [Behind, Later])
+@pytest.mark.parametrize("ask", ["read", "sync_read"])
+def test_a_late_answer_is_told_by_its_length_however_late(line: type[Behind], ask: str) -> None:
+    """Lengths and servo agree, and no wait was long enough: range_max once read what range_min is, so."""
+    bus = Bus(line({9: 1427, 11: 3300}), timeout_s=0.0)
+
+    def value(name: str) -> int:
+        return bus.read(1, name) if ask == "read" else bus.read_all(name, [1])[1]
+
+    assert value("Min_Position_Limit") == 1427
+    assert value("Max_Position_Limit") == 3300
+    assert value("Min_Position_Limit") == 1427
+
+
+def test_what_decides_is_read_twice_once_anything_was_late(
+    bus: Bus, arm: VirtualBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked() -> int:
+        return len([entry for entry in arm.log if entry.request is None and "Model_Number" in entry.registers])
+
+    assert bus.read_surely("Model_Number", IDS) == dict.fromkeys(IDS, 777)
+    once = asked()
+    arm.inject({"fault": "silent", "ids": [3], "count": 1})
+    assert bus.ping(3)
+    arm.log.clear()
+    assert bus.read_surely("Model_Number", IDS) == dict.fromkeys(IDS, 777)
+    assert (once, asked()) == (1, 2)
+    servo, lies = arm.servos[3], iter(range(3000, 4000))
+    monkeypatch.setattr(servo, "read", lambda address, count: next(lies).to_bytes(2, "little").rjust(count, b"\0"))
+    with pytest.raises(BusError, match=r"elbow_flex \(id 3\) answers \d+, then \d+ about .*latency_timer"):
+        bus.read_surely("Max_Position_Limit", IDS)
 
 
 def test_status_errors_do_not_spoil_values_and_are_reported_once(

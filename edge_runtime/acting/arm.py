@@ -127,7 +127,7 @@ class Arm:
         self._rest()
 
     def _drive(self) -> None:
-        pose = self._robot.read() if self._dry_run else self._robot.prepare(self._have_watched)
+        pose = self._robot.read() if self._dry_run else self._robot.prepare(self._have_watched, self._stop)
         self._robot.lend()
         self._loop.prime(pose)
         self._listener.arm_starts()
@@ -142,9 +142,16 @@ class Arm:
             self._supervisor.stand_down()  # first it ends: a bus has one owner
         try:
             self._robot.stop(self._config.stop_policy, self._hurry)
-        finally:
-            if self._supervisor is not None:
-                self._supervisor.stand_down()
+        except DeviceError as error:
+            if self._supervisor is None or not self._supervisor.act():
+                raise
+            log.warning("the supervisor let go of the arm, since we could not: %s", error)
+        else:
+            self._stand_down()
+
+    def _stand_down(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.stand_down()
 
     def _choose_cpus(self) -> None:
         if self._cpus:

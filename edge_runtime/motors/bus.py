@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
+from typing import NamedTuple
 
 from edge_runtime.errors import BusError, BusTimeout
 from edge_runtime.motors import feetech
@@ -13,8 +13,34 @@ from edge_runtime.motors.feetech import StatusDecoder, error_names
 from edge_runtime.motors.port import Port
 
 TIMEOUT_S = 0.05  # long enough for an adapter that keeps bytes for 16 ms
+LENGTHS = 8  # of answers after a miss: with a wait for each, longer than any answer is late
+LONGEST = 4  # bytes of the other answers: the loop asks for position and speed
+READINGS = 5  # of what decides, on a bad line
 
 logger = logging.getLogger(__name__)
+
+
+class _Window(NamedTuple):
+    """`size` bytes of the table from `address` on, register `name` at `offset` in them; no name: no data."""
+
+    name: str
+    address: int
+    size: int
+    offset: int
+
+    def value(self, data: bytes) -> int:
+        if not self.name:
+            return 0
+        return feetech.decode(self.name, data[self.offset : self.offset + feetech.REGISTERS[self.name].size])
+
+
+_NO_DATA = _Window("", 0, 0, 0)
+
+
+def _near(tick: int, other: int, apart: int) -> bool:
+    """Whether the two are no more than `apart` from each other, the short way round."""
+    half = feetech.TICKS_PER_TURN // 2
+    return abs((tick - other + half) % feetech.TICKS_PER_TURN - half) <= apart
 
 
 class Bus:
@@ -44,6 +70,8 @@ class Bus:
         self.timeout_s, self._tries, self._echo = timeout_s, retries + 1, echo
         self._lent = False
         self._late_may_come = False
+        self._doubts = 0  # how many more questions must be told from those before by their length
+        self._turn = 0
 
     def __enter__(self) -> Bus:
         self.open()
@@ -78,7 +106,8 @@ class Bus:
 
     def take_back(self) -> None:
         """Own the bus again; what the loop left unread is dropped before the next request. Twice is harmless."""
-        self._late_may_come |= self._lent
+        if self._lent:
+            self._expect_late()
         self._lent = False
 
     def label(self, servo: int) -> str:
@@ -95,7 +124,7 @@ class Bus:
         self._send(feetech.ping(feetech.BROADCAST))
         decoder = StatusDecoder(parameters=0)
         found: list[int] = []
-        deadline = time.monotonic() + self.timeout_s
+        deadline = self._port.now() + self.timeout_s
         while data := self._owned().read(deadline):
             found += [reply.servo for reply in decoder.feed(data)]
         self.damaged += decoder.damaged
@@ -104,31 +133,71 @@ class Bus:
 
     def ping(self, servo: int) -> bool:
         """Whether it answers."""
-        return servo in self._ask(feetech.ping(servo), [servo], 0)
+        return bool(self._insist(feetech.ping(servo), servo))
 
     def read(self, servo: int, name: str) -> int:
         """Register `name` of one servo; BusTimeout when no good answer came."""
-        replies = self._ask(feetech.read(servo, name), [servo], feetech.REGISTERS[name].size, name)
-        self._all(name, [servo], replies)
-        return replies[servo]
+        found: dict[int, int] = {}
+        for _ in range(self._tries):
+            window = self._window(name)
+            request = feetech.read_table(servo, window.address, window.size)
+            if found := self._ask(request, [servo], window):
+                break
+        return self._all(name, [servo], found)[servo]
 
     def write(self, servo: int, name: str, value: int) -> None:
         """Write and wait for the answer; error bits in it are noted and are no failure. BusTimeout without one."""
-        self._all(name, [servo], self._ask(feetech.write(servo, name, value), [servo], 0))
+        self._all(name, [servo], self._insist(feetech.write(servo, name, value), servo))
 
-    def sync_read(self, name: str, servos: Collection[int]) -> dict[int, int]:
+    def sync_read(self, name: str, servos: Collection[int], tries: int | None = None) -> dict[int, int]:
         """Register `name` of those of `servos` that gave a good answer; only the missing are asked again."""
         found: dict[int, int] = {}
-        for _ in range(self._tries):
+        for _ in range(self._tries if tries is None else tries):
             missing = [servo for servo in servos if servo not in found]
             if missing:
-                request = feetech.sync_read(missing, name)
-                found |= self._ask_once(request, missing, feetech.REGISTERS[name].size, name)
+                window = self._window(name)
+                request = feetech.sync_read_table(missing, window.address, window.size)
+                found |= self._ask(request, missing, window)
         return found
 
     def read_all(self, name: str, servos: Collection[int]) -> dict[int, int]:
         """As `sync_read`, and BusTimeout names those that did not answer."""
         return self._all(name, servos, self.sync_read(name, servos))
+
+    def read_surely(self, name: str, servos: Collection[int]) -> dict[int, int]:
+        """As `read_all`, for what decides; once the line was late or damaged, two readings in a row must agree."""
+        values = self.read_all(name, servos)
+        for _ in range(READINGS):
+            if not (self.misses or self.damaged or self.stray):
+                return values
+            before, values = values, self.read_all(name, servos)
+            if values == before:
+                return values
+        different = min(servo for servo in servos if values[servo] != before[servo])
+        raise BusError(
+            f"{self.port}: {self.label(different)} answers {before[different]}, then {values[different]} about {name}:"
+            " the line cannot be trusted; look at the servo cables and at the adapter's latency_timer",
+            port=self.port,
+            motor=different,
+        )
+
+    def agreed(self, name: str, servos: Collection[int], apart: int, tries: int) -> dict[int, int]:
+        """The latest of two readings in a row that were no more than `apart` ticks of a turn from each other.
+
+        Of those of `servos` for which there were two such within `tries` readings: one may have been damaged.
+        """
+        found: dict[int, int] = {}
+        before: dict[int, int] = {}
+        for _ in range(tries):
+            left = [servo for servo in servos if servo not in found]
+            if not left:
+                break
+            now = self.sync_read(name, left, tries=1)
+            found |= {
+                servo: tick for servo, tick in now.items() if servo in before and _near(tick, before[servo], apart)
+            }
+            before |= now
+        return found
 
     def sync_write(self, name: str, values: Mapping[int, int]) -> None:
         """Register `name` of each servo in `values` (id -> value), at once. Nothing answers: see `establish`."""
@@ -140,7 +209,7 @@ class Bus:
         wrong = dict(values)
         for _ in range(tries):
             self.sync_write(name, wrong)
-            found = self._ask_once(feetech.sync_read(wrong, name), wrong, feetech.REGISTERS[name].size, name)
+            found = self.sync_read(name, wrong, tries=1)
             wrong = {servo: value for servo, value in wrong.items() if found.get(servo) != value}
             if not wrong:
                 return
@@ -150,27 +219,41 @@ class Bus:
         ]
         raise BusError(f"{self.port}: {name} could not be set: {'; '.join(reasons)}", port=self.port, motor=min(wrong))
 
-    def _ask(self, request: bytes, servos: Collection[int], size: int, name: str = "") -> dict[int, int]:
-        """`_ask_once`, until all have answered or the tries are used up."""
+    def _insist(self, request: bytes, servo: int) -> dict[int, int]:
+        """Until it has answered, without data, or the tries are used up."""
         for _ in range(self._tries):
-            replies = self._ask_once(request, servos, size, name)
-            if len(replies) == len(servos):
+            if found := self._ask(request, [servo], _NO_DATA):
                 break
-        return replies
+        return found
 
-    def _ask_once(self, request: bytes, servos: Collection[int], size: int, name: str = "") -> dict[int, int]:
-        """Values of `name` (0 for answers without data) by id, of those that answered before the deadline."""
+    def _window(self, name: str) -> _Window:
+        """What to read for register `name`: itself, or after a miss more of the table than any question before asked.
+
+        A late answer is told from the one that is waited for by its length alone: so none of the last LENGTHS
+        questions may have had the same.
+        """
+        register = feetech.REGISTERS[name]
+        size = register.size
+        if self._doubts:
+            self._doubts -= 1
+            self._turn = (self._turn + 1) % LENGTHS
+            size = LONGEST + 1 + self._turn
+        first = max(register.address + register.size - size, 0)
+        return _Window(name, first, size, register.address - first)
+
+    def _ask(self, request: bytes, servos: Collection[int], window: _Window) -> dict[int, int]:
+        """By id the value in `window` (0 without data) of those of `servos` that answered before the deadline."""
         self._flush()
         self._send(request)
-        decoder = StatusDecoder(servos, size)
+        decoder = StatusDecoder(servos, window.size)
         values: dict[int, int] = {}
         heard = b""
-        deadline = time.monotonic() + self.timeout_s
+        deadline = self._port.now() + self.timeout_s
         while len(values) < len(servos) and (data := self._owned().read(deadline)):
             heard += data
             for reply in decoder.feed(data):
-                value = feetech.decode(name, reply.parameters) if name else 0
-                if not feetech.is_possible(name, value):
+                value = window.value(reply.parameters)
+                if not feetech.is_possible(window.name, value):
                     decoder.damaged += 1
                     continue
                 values.setdefault(reply.servo, value)
@@ -182,8 +265,14 @@ class Bus:
         for servo in servos:
             if servo not in values:
                 self.misses[servo] = self.misses.get(servo, 0) + 1
-        self._late_may_come = len(values) < len(servos)
+        self._late_may_come = False
+        if len(values) < len(servos):
+            self._expect_late()
         return values
+
+    def _expect_late(self) -> None:
+        """An answer is still owed: it may come at any time."""
+        self._late_may_come, self._doubts = True, LENGTHS
 
     def _note_flags(self, servo: int, flags: int) -> None:
         if flags & ~self.flags.get(servo, 0):
@@ -203,8 +292,11 @@ class Bus:
         return self._port
 
     def _flush(self) -> None:
-        """Drop what was not asked for. After an answer that did not come, wait for it first: it may be only late."""
-        until = time.monotonic() + (self.timeout_s if self._late_may_come else 0.0)
+        """Drop what was not asked for. After an answer that did not come, wait for it first: it may be only late.
+
+        One that is later still is told by its length: see `_window`.
+        """
+        until = self._port.now() + (self.timeout_s if self._late_may_come else 0.0)
         while data := self._owned().read(until):
             self.stray += len(data)
         self._late_may_come = False
@@ -217,10 +309,11 @@ class Bus:
     def _swallow(self, request: bytes) -> None:
         """Read our own bytes back, exactly."""
         heard = b""
-        deadline = time.monotonic() + self.timeout_s
+        deadline = self._port.now() + self.timeout_s
         while len(heard) < len(request) and (data := self._owned().read(deadline, len(request) - len(heard))):
             heard += data
         if not heard or (heard != request and StatusDecoder().feed(heard)):  # nothing, or an answer already
+            self._expect_late()
             raise BusError(f"{self.port}: the line does not echo: use --robot.echo=false", port=self.port)
         if heard != request:
             self.damaged += 1

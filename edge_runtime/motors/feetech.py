@@ -170,7 +170,11 @@ def ping(servo: int) -> bytes:
 
 def read(servo: int, name: str) -> bytes:
     register = REGISTERS[name]
-    return frame(servo, Instruction.READ, bytes((register.address, register.size)))
+    return read_table(servo, register.address, register.size)
+
+
+def read_table(servo: int, address: int, count: int) -> bytes:
+    return frame(servo, Instruction.READ, bytes((address, count)))
 
 
 def write(servo: int, name: str, value: int) -> bytes:
@@ -179,7 +183,11 @@ def write(servo: int, name: str, value: int) -> bytes:
 
 def sync_read(servos: Iterable[int], name: str) -> bytes:
     register = REGISTERS[name]
-    return frame(BROADCAST, Instruction.SYNC_READ, bytes((register.address, register.size, *servos)))
+    return sync_read_table(servos, register.address, register.size)
+
+
+def sync_read_table(servos: Iterable[int], address: int, count: int) -> bytes:
+    return frame(BROADCAST, Instruction.SYNC_READ, bytes((address, count, *servos)))
 
 
 def sync_write(name: str, values: Mapping[int, int]) -> bytes:

@@ -24,7 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 class Port:
-    """The serial port `path`, 1 Mbit/s 8N1. When the line hangs up it is closed, and BusError says so."""
+    """The serial port `path`, 1 Mbit/s 8N1. When the line hangs up it is closed, and BusError says so.
+
+    Every request to the servos is one `write`, and every answer comes out of `read`; `now` is the time in which the
+    line is waited for. A simulated line overrides these three.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -60,6 +64,10 @@ class Port:
         if not self._serial.is_open:
             raise BusError(f"{self.path}: is not open", port=self.path)
         return int(self._serial.fileno())
+
+    def now(self) -> float:
+        """Monotonic seconds, for the deadlines of `read`."""
+        return time.monotonic()
 
     def set_baud(self, baud: int) -> None:
         """Another rate from the next byte on, in bit/s; BusError when the adapter cannot."""

@@ -46,8 +46,11 @@ class Robot(Protocol):
     def open(self) -> None:
         """Find the robot and check that it is the one of the configuration."""
 
-    def prepare(self, before_torque: Callable[[], None] = ...) -> Vector:
-        """Make the present position the goal, call `before_torque`, then torque on; the present position."""
+    def prepare(self, before_torque: Callable[[], None] = ..., stop: threading.Event | None = None) -> Vector:
+        """Make the present position the goal, call `before_torque`, then torque on; the present position.
+
+        What must move for that does so only until `stop` is set.
+        """
 
     def port(self, period_s: float, *, expects_torque: bool = True) -> Any:
         """What `_realtime.ActuatorLoop` reads and writes once in `period_s`, from `lend` to `stop`."""

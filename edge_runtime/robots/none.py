@@ -41,7 +41,7 @@ class NoRobot:
     def open(self) -> None:
         """There is nothing to find."""
 
-    def prepare(self, before_torque: Callable[[], None] = lambda: None) -> Vector:
+    def prepare(self, before_torque: Callable[[], None] = lambda: None, stop: threading.Event | None = None) -> Vector:
         """The present position. `before_torque` is not called: nobody needs to stop what is not there."""
         return self._positions
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from edge_runtime.config import SOFollowerConfig
 from edge_runtime.errors import BusError, ConfigError
 from edge_runtime.motors.bus import TIMEOUT_S, Bus
 from edge_runtime.motors.calibration import JOINTS, JointCalibration, differences
-from edge_runtime.motors.feetech import MODELS
+from edge_runtime.motors.feetech import MODELS, TICKS_PER_TURN
 
 MODEL = 777  # STS3215, which LeRobot demands too; an STS3250 differs in torque and current
 IDS = {joint: number for number, joint in enumerate(JOINTS, start=1)}
 GRIPPER = "gripper"
+STILL_TICKS = 10  # between two readings of an arm at rest
+STEADY_READINGS = 10
+FAR_GOAL_DEGREES = 3.0  # more than gravity makes a joint that holds itself up hang
 COOL = 8  # degrees below the limit
 
 FIELD_REGISTERS = {
@@ -41,6 +44,8 @@ def bus_of(config: SOFollowerConfig) -> Bus:
 def check_models(bus: Bus) -> None:
     """BusError unless all six answer and are STS3215."""
     models = bus.sync_read("Model_Number", IDS.values())
+    if len(models) == len(IDS):
+        models = bus.read_surely("Model_Number", IDS.values())
     if not models:
         noise = ", and what it says is no servo's frame" if bus.stray or bus.damaged else ""
         raise BusError(
@@ -66,8 +71,8 @@ def check_models(bus: Bus) -> None:
 
 def check_firmware(bus: Bus) -> None:
     """BusError unless all six have the same."""
-    major = bus.read_all("Firmware_Major_Version", IDS.values())
-    minor = bus.read_all("Firmware_Minor_Version", IDS.values())
+    major = bus.read_surely("Firmware_Major_Version", IDS.values())
+    minor = bus.read_surely("Firmware_Minor_Version", IDS.values())
     versions = {number: f"{major[number]}.{minor[number]}" for number in IDS.values()}
     if len(set(versions.values())) > 1:
         listed = ", ".join(f"{bus.label(number)} {version}" for number, version in versions.items())
@@ -89,7 +94,7 @@ def check_calibration(bus: Bus, calibration: Mapping[str, JointCalibration], fil
     """ConfigError with every difference between `calibration`, read from `file`, and what the servos hold."""
     found: dict[str, dict[str, int]] = {joint: {} for joint in JOINTS}
     for field, register in FIELD_REGISTERS.items():
-        for number, value in bus.read_all(register, IDS.values()).items():
+        for number, value in bus.read_surely(register, IDS.values()).items():
             found[JOINTS[number - 1]][field] = value
     if different := differences(calibration, found):
         raise ConfigError(
@@ -115,18 +120,45 @@ def memory(gains: tuple[int, int, int], calibration: Mapping[str, JointCalibrati
     return wanted
 
 
-def write_memory(bus: Bus, wanted: Memory) -> None:
-    """Write what differs from `wanted`, and clear the multi-turn bit; torque goes off only if there is something."""
-    phase = bus.read_all("Phase", IDS.values())
+def steady_positions(bus: Bus, servos: Collection[int]) -> dict[int, int]:
+    """Where `servos` are, by id; BusError unless two readings in a row agree, since a damaged one may pass."""
+    found = bus.agreed("Present_Position", servos, STILL_TICKS, STEADY_READINGS)
+    if missing := [servo for servo in servos if servo not in found]:
+        again = bus.read_all("Present_Position", missing)
+        raise BusError(
+            f"{bus.label(missing[0])} does not keep still, or its positions cannot be trusted (the last is"
+            f" {again[missing[0]]}): hold the arm, and look at the servo cables",
+            port=bus.port,
+            motor=missing[0],
+        )
+    return found
+
+
+def tell_other_goals(bus: Bus, energised: Collection[int], present: Mapping[int, int]) -> None:
+    """Torque that is on from before, with a goal elsewhere, would have thrown the arm there."""
+    away = []
+    for servo, goal in bus.sync_read("Goal_Position", energised).items():
+        degrees = (goal - present[servo]) * 360 / TICKS_PER_TURN
+        if abs(degrees) > FAR_GOAL_DEGREES:
+            away.append(f"{bus.label(servo)} by {degrees:+.1f}°")
+    if away:
+        logger.warning("torque was on, with goals away from the arm: %s; the arm stays where it is", ", ".join(away))
+
+
+def differing(bus: Bus, wanted: Memory) -> Memory:
+    """Of `wanted`, and of a multi-turn bit that is to be clear, what the servos hold otherwise."""
+    phase = bus.read_surely("Phase", IDS.values())
     wanted = {**wanted, "Phase": {number: value & ~MULTI_TURN for number, value in phase.items()}}
     changes: Memory = {}
     for name, values in wanted.items():
-        found = bus.read_all(name, values)
+        found = bus.read_surely(name, values)
         if different := {number: value for number, value in values.items() if found[number] != value}:
             changes[name] = different
-    if not changes:
-        return
-    logger.info("torque goes off, to write %s", ", ".join(changes))
+    return changes
+
+
+def write_memory(bus: Bus, changes: Memory) -> None:
+    """Write `changes` for good, with torque off."""
     bus.establish("Torque_Enable", dict.fromkeys(IDS.values(), 0), tries=5)
     bus.establish("Lock", dict.fromkeys(IDS.values(), 0))
     for name, values in changes.items():

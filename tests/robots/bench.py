@@ -2,6 +2,7 @@
 
 import threading
 
+from edge_runtime.motors.clock import Clock
 from edge_runtime.virtual_arm.bus import VirtualBus
 
 IDS = range(1, 7)
@@ -9,28 +10,31 @@ POSE = [1500, 1900, 2100, 2200, 2300, 2500]
 CALM = threading.Event()  # never set
 
 
-class Time:
-    """A clock that moves only when somebody waits."""
+class Time(Clock):
+    """A clock that moves only when somebody waits; a Hurry is then set at its time."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.seconds = 0.0
 
     def __call__(self) -> float:
-        return self.now
+        return self.seconds
+
+    def now(self) -> float:
+        return self.seconds
+
+    def wait(self, seconds: float, until: threading.Event) -> bool:
+        self.seconds += seconds
+        if isinstance(until, Hurry) and self.seconds >= until.at:
+            until.set()
+        return until.is_set()
 
 
 class Hurry(threading.Event):
-    """Waiting takes no time but the clock's; set by itself at `at`."""
+    """Is set at `at`, by the clock that waits for it."""
 
-    def __init__(self, clock: Time, at: float = 1e9) -> None:
+    def __init__(self, at: float = 1e9) -> None:
         super().__init__()
-        self._clock, self._at = clock, at
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._clock.now += timeout or 0.0
-        if self._clock.now >= self._at:
-            self.set()
-        return self.is_set()
+        self.at = at
 
 
 def sequence(arm: VirtualBus, *registers: str) -> list[str]:

@@ -1,6 +1,8 @@
 """The SO follower on a pty: refused when it is not the right arm, started without a blow, lent to the loop."""
 
+import itertools
 import logging
+import threading
 from typing import Any
 
 import numpy as np
@@ -204,22 +206,122 @@ def test_an_arm_that_is_set_up_keeps_its_torque(config: SO101FollowerConfig, arm
     arm.log.clear()
     with SOFollower(config, clock) as robot:
         robot.prepare()
-        assert sequence(arm, "Torque_Enable", "P_Coefficient")[1:] == [
-            "write Torque_Enable",  # off
-            "read Torque_Enable",
-            "write P_Coefficient",
-            "read P_Coefficient",
-            "write Torque_Enable",  # on
-            "read Torque_Enable",
-        ]
+        words = sequence(arm, "Torque_Limit", "Torque_Enable", "P_Coefficient")
+        first, off = words.index("write Torque_Limit"), words.index("write Torque_Enable")
+        assert first < off < words.index("write P_Coefficient")  # it is let down, not dropped
+        assert words[-2:] == ["write Torque_Enable", "read Torque_Enable"]
 
 
-def test_a_position_outside_the_range_is_told(
+def test_torque_that_is_on_with_another_goal_moves_nothing(
     robot: SOFollower, arm: VirtualBus, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The arm has sunk below a goal of before, with little force; a servo misses two answers on the way."""
+    robot.prepare()
+    robot.stop("limp", Hurry())
+    arm.place([*POSE[:1], 2500, *POSE[2:]])
+    for servo in arm.servos.values():
+        servo.set("Torque_Enable", 1)
+        servo.set("Torque_Limit", 0)
+    arm.servos[2].set("Goal_Position", 1900)
+    arm.inject({"fault": "silent", "ids": [2], "count": 2})
+    arm.log.clear()
+    robot.prepare()
+    goals = [entry.time_s for entry in arm.log.writes("Goal_Position")]
+    assert max(goals) <= min(entry.time_s for entry in arm.log.writes("Torque_Limit"))
+    assert arm.positions()[1] == 2500
+    told = "torque was on, with goals away from the arm: shoulder_lift (id 2) by -52.7°; the arm stays where it is"
+    assert told in caplog.messages
+
+
+@pytest.mark.parametrize("lie", [3000, 6000])
+def test_one_reading_is_not_made_the_goal(
+    robot: SOFollower, arm: VirtualBus, monkeypatch: pytest.MonkeyPatch, lie: int
+) -> None:
+    """A damaged frame may pass its checksum: here every third reading is one."""
+    servo = arm.servos[2]
+    read, asked = servo.read, itertools.count()
+
+    def damaged(address: int, count: int) -> bytes:
+        if (address, count) == (56, 2) and next(asked) % 3 == 0:
+            return lie.to_bytes(2, "little")
+        return read(address, count)
+
+    monkeypatch.setattr(servo, "read", damaged)
+    robot.prepare()
+    assert {entry.values[2]["Goal_Position"] for entry in arm.log.writes("Goal_Position")} == {POSE[1]}
+
+
+def test_positions_that_never_agree_are_refused(
+    robot: SOFollower, arm: VirtualBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servo = arm.servos[2]
+    read, asked = servo.read, itertools.count(1000, 500)
+    monkeypatch.setattr(
+        servo,
+        "read",
+        lambda address, count: (
+            (next(asked) % 4000).to_bytes(2, "little") if (address, count) == (56, 2) else read(address, count)
+        ),
+    )
+    with pytest.raises(
+        BusError, match=r"shoulder_lift \(id 2\) does not keep still, or its positions cannot be trusted"
+    ):
+        robot.prepare()
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_a_start_outside_the_range_is_led_in_slowly(config: SO101FollowerConfig, arm: VirtualBus, clock: Time) -> None:
+    config.max_speed = 30.0
+    arm.place([700, *POSE[1:]])  # 8 degrees below 796
+    with SOFollower(config, clock) as robot:
+        began = clock.seconds
+        pose = robot.prepare()
+    assert arm.positions()[0] == pytest.approx(796, abs=12)
+    assert clock.seconds - began == pytest.approx(8.4 / 30, abs=0.1)
+    assert pose[0] == robot.lower[0]  # the loop goes on from the end of the range
+    goals = [entry.values[1]["Goal_Position"] for entry in arm.log.writes("Goal_Position") if 1 in entry.values]
+    assert np.abs(np.diff(goals)).max() <= 30 * 0.02 / 360 * 4095 + 1
+    on = next(entry.time_s for entry in arm.log.writes("Torque_Enable"))
+    speeds = [(entry.time_s, entry.values[1]["Goal_Velocity"]) for entry in arm.log.writes("Goal_Velocity")]
+    assert [speed for _, speed in speeds] == [30 * 4095 // 360, 0]  # the servo's own limit, and then none
+    assert speeds[0][0] <= on < speeds[1][0]
+    forces = [entry.values[1]["Torque_Limit"] for entry in arm.log.writes("Torque_Limit")]
+    assert forces == [400, 1000]
+
+
+def test_a_joint_that_cannot_be_led_in_is_let_go_of(
+    robot: SOFollower, arm: VirtualBus, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm.place([700, *POSE[1:]])
+    monkeypatch.setattr(arm.servos[1], "advance", lambda now: None)  # it is blocked
+    with pytest.raises(BusError, match=r"shoulder_pan \(id 1\) is outside its .* cannot be led in: free it"):
+        robot.prepare()
+    assert held(arm, "Torque_Limit")[0] == 400
+    robot.stop("limp", Hurry())
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_a_start_that_is_asked_to_stop_leads_nothing_in(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+    arm.place([700, *POSE[1:]])
+    stop = threading.Event()
+    stop.set()
+    robot.prepare(stop=stop)
+    assert held(arm, "Torque_Limit")[0] == 400
+    assert held(arm, "Goal_Velocity")[0] > 0
+
+
+def test_a_start_far_outside_the_range_is_refused(robot: SOFollower, arm: VirtualBus) -> None:
+    arm.place([396, *POSE[1:]])
+    expected = r"shoulder_pan \(id 1\) is 35° outside its calibrated range, and no more than 20° are safe: move it"
+    with pytest.raises(BusError, match=expected):
+        robot.prepare()
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+def test_a_rest_pose_from_a_start_outside_the_range_is_inside(robot: SOFollower, arm: VirtualBus) -> None:
     arm.place([700, *POSE[1:]])
     robot.prepare()
-    assert "shoulder_pan is 96 ticks outside its calibrated range, and moves into it now" in caplog.messages
+    assert robot.stop_plan("park").axes[0].rest == pytest.approx(796, abs=1)
 
 
 def test_flags_are_told_and_do_not_stop_the_start(
@@ -246,7 +348,7 @@ def test_the_loop_owns_the_bus_until_stop(robot: SOFollower, arm: VirtualBus, cl
         "bad_frames": 0,
         "stray_bytes": 0,
     }
-    robot.stop("limp", Hurry(clock))
+    robot.stop("limp", Hurry())
     assert held(arm, "Torque_Enable") == [0] * 6
 
 
@@ -266,13 +368,13 @@ def test_the_loop_moves_the_arm_and_its_counts_are_reported(
     arm.inject({"fault": "flags", "ids": [6], "bits": "overload"})
     for tick in range(3):
         loop.tick(tick * 33_333_333)
-        clock.now += 1 / 30
+        clock.seconds += 1 / 30
     report = robot.report()
     assert report["joints"]["wrist_flex"]["misses"] == 3
     assert report["joints"]["gripper"]["errors"] == "overload"
     arm.inject({"fault": "clear"})
     assert loop.record.positions[0] > present[0]
-    robot.stop("limp", Hurry(clock))
+    robot.stop("limp", Hurry())
     assert robot.read()[:3] == pytest.approx(goal[:3], abs=0.1)
 
 

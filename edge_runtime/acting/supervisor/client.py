@@ -8,11 +8,11 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 
 from edge_runtime.acting.supervisor.page import Page
-from edge_runtime.acting.supervisor.process import DEAF_TO, DONE, STAND_DOWN
+from edge_runtime.acting.supervisor.process import ACT, DEAF_TO, DONE, STAND_DOWN
 from edge_runtime.config import NoRobotConfig, StartConfig
 from edge_runtime.errors import DeviceError
 from edge_runtime.motors.stopping import StopPlan
@@ -71,6 +71,17 @@ class Supervisor:
             self._end()
         except (OSError, EOFError):  # it has ended
             self._end()
+
+    def act(self) -> bool:
+        """Have the arm let go of now, since we could not; whether that was confirmed. The supervisor has then ended."""
+        if not self._watches:  # it knows of no arm
+            self.stand_down()
+            return False
+        self._watches = False
+        with suppress(OSError):  # it has ended
+            self._link.send(ACT)
+        self._end()
+        return self._process.returncode == 0
 
     @property
     def has_acted(self) -> bool:
