@@ -45,10 +45,16 @@ class DeviceError(EdgeRuntimeError):
 
 
 class BusError(DeviceError):
-    """The servo bus: `port` and, where one is to blame, `motor` (its id) and `packet` (the last bytes seen)."""
+    """The servo bus: `port` and, where one is to blame, `motor` (its id) and `packet` (the last bytes seen).
 
-    def __init__(self, message: str, *, port: str = "", motor: int | None = None, packet: bytes = b"") -> None:
-        super().__init__(message)
+    The message ends with the `remedy`, if there is one; `fact` is what comes before it.
+    """
+
+    def __init__(
+        self, message: str, *, port: str = "", motor: int | None = None, packet: bytes = b"", remedy: str = ""
+    ) -> None:
+        super().__init__(f"{message}: {remedy}" if remedy else message)
+        self.fact, self.remedy = message, remedy
         self.port = port
         self.motor = motor
         self.packet = packet

@@ -15,7 +15,7 @@ from edge_runtime._realtime import ActionRing, ActuatorLoop
 from edge_runtime.acting.arm import Arm, check_processors
 from edge_runtime.acting.supervisor.client import Supervisor
 from edge_runtime.cameras import Camera, make_camera
-from edge_runtime.config import StartConfig
+from edge_runtime.config import PATIENCE_S, StartConfig
 from edge_runtime.episodes import Episodes, EpisodeSeries
 from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
 from edge_runtime.link.channel import Access
@@ -313,6 +313,7 @@ class Runtime:
             names=names,
             history=math.ceil(fault_record.KEPT_S * config.fps * config.substeps),
             page=self._supervisor.page.words if self._supervisor else None,
+            patience_s=PATIENCE_S,
         )
 
     # -- running ----------------------------------------------------------------------------------------------------

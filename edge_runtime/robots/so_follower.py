@@ -23,7 +23,7 @@ from edge_runtime.motors.feetech import TICKS_PER_TURN, error_names
 from edge_runtime.motors.port import adapters
 from edge_runtime.motors.stopping import PARK_SPEED, Axis, StopPlan, carry_out, limp
 from edge_runtime.program.schema import hint
-from edge_runtime.robots import Vector, so_servos
+from edge_runtime.robots import Vector, so_condition, so_servos
 from edge_runtime.robots.so_servos import GRIPPER, IDS
 from edge_runtime.robots.so_watch import ServoWatch
 from edge_runtime.wire.messages import Joint
@@ -79,15 +79,15 @@ class SOFollower:
     def open(self) -> None:
         """Open the port and check that six STS3215 of one firmware answer, calibrated as the file says.
 
-        Torque stays as it is. Raises AccessError, BusError (port; servo missing, hot or of another kind) or ConfigError
-        (calibration differs, unless `write_calibration`).
+        Torque stays as it is. Raises AccessError, BusError (port; servo missing, of another kind or unwell)
+        or ConfigError (calibration differs, unless `write_calibration`).
         """
         with ExitStack() as stack:
             self._bus.open()
             stack.callback(self._bus.close)
             so_servos.check_models(self._bus)
             so_servos.check_firmware(self._bus)
-            so_servos.check_temperature(self._bus, self._config.max_temperature)
+            so_condition.check(self._bus, self._config)
             if not self._config.write_calibration:
                 so_servos.check_calibration(self._bus, self._calibration, self._file)
             stack.pop_all()
@@ -102,6 +102,7 @@ class SOFollower:
         at max_speed, until `stop` is set. BusError when it is far outside, or the positions cannot be trusted.
         """
         bus, servos = self._bus, list(IDS.values())
+        so_condition.check(bus, self._config)  # again: the server may have been waited for since `open`
         energised = [servo for servo, on in bus.read_surely("Torque_Enable", servos).items() if on]
         limits = bus.read_surely("Max_Torque_Limit", servos)
         present = so_servos.steady_positions(bus, servos)

@@ -18,7 +18,6 @@ GRIPPER = "gripper"
 STILL_TICKS = 10  # between two readings of an arm at rest
 STEADY_READINGS = 10
 FAR_GOAL_DEGREES = 3.0  # more than gravity makes a joint that holds itself up hang
-COOL = 8  # degrees below the limit
 
 FIELD_REGISTERS = {
     "homing_offset": "Homing_Offset",
@@ -77,17 +76,6 @@ def check_firmware(bus: Bus) -> None:
     if len(set(versions.values())) > 1:
         listed = ", ".join(f"{bus.label(number)} {version}" for number, version in versions.items())
         raise BusError(f"the servos have different firmware: {listed}; Feetech's tool updates it", port=bus.port)
-
-
-def check_temperature(bus: Bus, limit: int) -> None:
-    """BusError unless all six are well below `limit` (degrees Celsius; 0 = none), so that it is not reached at once."""
-    for number, celsius in bus.read_all("Present_Temperature", IDS.values()).items():
-        if limit and celsius > limit - COOL:
-            raise BusError(
-                f"{bus.label(number)} is {celsius} °C hot: robot.max_temperature lets it start at {limit - COOL}",
-                port=bus.port,
-                motor=number,
-            )
 
 
 def check_calibration(bus: Bus, calibration: Mapping[str, JointCalibration], file: Path) -> None:

@@ -41,7 +41,10 @@ VALUES: Rows = {
         "robot.position_d_coefficient": ("300", ": 300 is not in 0..254"),
         "robot.park_timeout_s": ("0", ": 0 is not in 0.1..60"),
         "robot.max_temperature": ("20", ": 20 is not in 30..100 °C, nor 0 for off"),
-        "robot.bus_timeout_ms": ("1001", ": 1001 is not in 0.1..1000"),
+        "robot.bus_timeout_ms": (
+            "101",
+            ": 101 is not in 0.1..100: a tick may wait twice as long, and after 300 ms without one",
+        ),
         "robot.joints": ("{a.pos: ''}", ".a.pos: '' is not a unit such as degrees"),
         "server_address": ("robot.local", f": 'robot.local' {NOT_HOST_PORT}"),
         "fps": ("0.5", ": 0.5 is not in 1..1000"),

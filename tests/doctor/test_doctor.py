@@ -58,7 +58,7 @@ def flags(arm: dict[str, Any], folder: Path) -> list[str]:
     ]
     return [
         *("--robot.type=so101_follower", f"--robot.port={arm['port']}", "--robot.id=virtual", *cameras),
-        "--robot.bus_timeout_ms=200",  # the virtual servos share the machine with whatever else it does
+        "--robot.bus_timeout_ms=100",  # the virtual servos share the machine with whatever else it does
         *(f"--robot.calibration_dir={arm['calibration_dir']}", f"--server_address=unix:{folder}/policy.sock"),
         f"--extra_state.environment_state={arm['http']}/state",
     ]

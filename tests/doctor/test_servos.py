@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge_runtime.config import SO101FollowerConfig
+from edge_runtime.errors import BusError
 from edge_runtime.motors.bus import Bus
+from edge_runtime.robots.so_follower import SOFollower
 from edge_runtime.robots.so_servos import IDS
 from edge_runtime.tools.doctor import servos
 from edge_runtime.virtual_arm.bus import VirtualBus
@@ -70,12 +73,15 @@ def register(id: int, name: str, value: int) -> dict[str, Any]:
             "wrist_roll (id 5) has 15.1 V, and takes 4.0..14.0",
             "the supply that belongs to these servos",
         ),
-        (register(6, "Present_Temperature", 68), "temperature", "30..68 °C, gripper (id 6) the warmest", "cool down"),
-        (
-            {"fault": "flags", "ids": [2], "bits": "overload"},
-            "alarms",
-            "shoulder_lift (id 2) reports overload",
-            "switch the servos' supply off and on",
+        (register(6, "Present_Temperature", 61), "temperature", "gripper (id 6) is 61 °C hot", "cool down"),
+        *(
+            ({"fault": "flags", "ids": [2], "bits": name}, "alarms", f"shoulder_lift (id 2) reports {name}", mend)
+            for name, mend in {
+                "overload": "take the load off the joint and free what blocks it, then switch the servos' supply",
+                "over-current": "look for a damaged cable",
+                "over-temperature": "let the arm cool down, with its supply off",
+                "magnetic sensor": "replace it, then setup-motors and calibrate",
+            }.items()
         ),
         (
             register(3, "Homing_Offset", -85),
@@ -98,9 +104,46 @@ def test_what_is_wrong_is_named_and_mended(
 
 
 @pytest.mark.parametrize(
+    "fault",
+    [
+        register(5, "Present_Voltage", 151),
+        register(5, "Present_Voltage", 39),
+        register(6, "Present_Temperature", 61),
+        *({"fault": "flags", "ids": [2], "bits": bits} for bits in ("overload", "over-current", "magnetic sensor", 5)),
+    ],
+)
+def test_what_doctor_refuses_start_refuses_in_the_same_words(
+    arm: VirtualBus, folder: Path, fault: dict[str, Any]
+) -> None:
+    """And before torque: the fixture sees to it that nothing was written."""
+    arm.inject(fault)
+    (finding,) = [each for each in look(arm, folder).all if each.state == "failed"]
+    robot = SOFollower(SO101FollowerConfig(id="virtual", port=arm.path, calibration_dir=folder))
+    with pytest.raises(BusError) as refused:
+        robot.open()
+    assert str(refused.value) == f"{finding.said}: {finding.mend}"
+    assert refused.value.exit_code == finding.exit_code
+    arm.inject({"fault": "clear"})
+    with pytest.raises(BusError) if fault["fault"] == "register" else nullcontext(), robot:
+        arm.inject(fault)
+        with pytest.raises(BusError, match="reports"):  # it came between the two
+            robot.prepare()
+
+
+def test_an_adapter_that_keeps_bytes_is_measured(arm: VirtualBus, folder: Path) -> None:
+    arm.inject({"fault": "late", "delay_s": 0.016})
+    finding = look(arm, folder).about("bus")
+    assert (finding.state, finding.exit_code) == ("warning", 0)
+    assert "the adapter keeps every answer for " in finding.said
+    assert "latency_timer" in finding.mend
+
+
+@pytest.mark.parametrize(
     ("fault", "about", "said"),
     [
-        (register(6, "Present_Temperature", 61), "temperature", "gripper (id 6) the warmest"),
+        (register(6, "Present_Temperature", 60), "temperature", "gripper (id 6) the warmest"),
+        ({"fault": "flags", "ids": [2], "bits": "voltage"}, "alarms", "shoulder_lift (id 2) reports voltage"),
+        ({"fault": "flags", "ids": [2], "bits": "angle"}, "alarms", "shoulder_lift (id 2) reports angle"),
         ({"fault": "silent", "ids": [4], "count": 2, "rate": 0.2}, "bus", "2 answers missing"),
         ({"fault": "corrupt", "ids": [4], "count": 3, "rate": 0.1}, "bus", "answers missing"),
         ({"fault": "bytewise", "ids": [1], "delay_s": 0.0015}, "bus", "of 33 ms"),

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Literal
 
-from edge_runtime.errors import EdgeRuntimeError
+from edge_runtime.errors import BusError, EdgeRuntimeError
 
 State = Literal["ok", "warning", "failed", "skipped"]
 MARKS: dict[State, str] = {"ok": "✓", "warning": "!", "failed": "✗", "skipped": "–"}
@@ -52,6 +52,10 @@ class Group:
 
     def skipped(self, about: str, said: str) -> Finding:
         return Finding(self.name, about, "skipped", said)
+
+    def refused(self, about: str, error: BusError) -> Finding:
+        """What `start` refuses by the same check, with the remedy that it names."""
+        return Finding(self.name, about, "failed", error.fact, error.remedy, error.exit_code)
 
     def failed(self, about: str, error: EdgeRuntimeError, mend: str) -> Finding:
         return Finding(self.name, about, "failed", str(error), mend, error.exit_code)

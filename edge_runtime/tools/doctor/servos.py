@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 
 from edge_runtime.config import SOFollowerConfig
-from edge_runtime.errors import BusError, BusTimeout, ConfigError, DeviceError
+from edge_runtime.errors import BusError, BusTimeout, ConfigError
 from edge_runtime.motors import calibration as calibrations
 from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.calibration import JOINTS
-from edge_runtime.motors.feetech import MODELS, error_names
-from edge_runtime.motors.health import WARM
-from edge_runtime.robots import so_servos
+from edge_runtime.motors.feetech import MODELS
+from edge_runtime.robots import so_condition, so_servos
+from edge_runtime.robots.so_condition import Condition
 from edge_runtime.robots.so_servos import IDS, MODEL
 from edge_runtime.tools.doctor.finding import Finding, Group
+from edge_runtime.tools.doctor.port import shorten_latency
 
 ARM = Group("arm")
 
 READS = 50
+ALONE = 9
+KEEPS_S = 0.006  # more than a USB frame and a busy machine, less than half a latency timer of 16 ms
 PERIOD_PART = 1 / 4  # of a tick, for the slowest of twenty reads
 
 
@@ -28,9 +31,8 @@ def examine(bus: Bus, config: SOFollowerConfig, period_s: float) -> Iterator[Fin
         so_servos.check_models(bus)
         so_servos.check_firmware(bus)
         yield ARM.ok("servos", f"six {MODELS[MODEL]} at ids 1..6, firmware {_firmware(bus)}")
-        yield _supply(bus)
-        yield _heat(bus, config.max_temperature)
-        yield from _alarms(bus)
+        for about, check in so_condition.CHECKS.items():
+            yield _condition(bus, config, about, check)
         yield _speed(bus, period_s)
     except BusError as error:
         yield ARM.failed("servos", error, _how_to_reach(bus, error))
@@ -53,42 +55,16 @@ def _firmware(bus: Bus) -> str:
     return f"{bus.read(1, 'Firmware_Major_Version')}.{bus.read(1, 'Firmware_Minor_Version')}"
 
 
-def _supply(bus: Bus) -> Finding:
-    """Every servo within the limits of its own memory, beyond which it raises its alarm."""
-    volts = bus.read_all("Present_Voltage", IDS.values())
-    lowest, highest = bus.read_all("Min_Voltage_Limit", IDS.values()), bus.read_all("Max_Voltage_Limit", IDS.values())
-    said = f"{_span([volt / 10 for volt in volts.values()])} V at the servos"
-    wrong = [
-        f"{bus.label(servo)} has {volt / 10:.1f} V, and takes {lowest[servo] / 10:.1f}..{highest[servo] / 10:.1f}"
-        for servo, volt in volts.items()
-        if not lowest[servo] <= volt <= highest[servo]
-    ]
-    if wrong:
-        return ARM.failed(
-            "supply", DeviceError("; ".join(wrong)), "the supply that belongs to these servos, well plugged"
-        )
-    return ARM.ok("supply", said)
-
-
-def _heat(bus: Bus, stop_at: int) -> Finding:
-    heat = bus.read_all("Present_Temperature", IDS.values())
-    warmest = max(heat, key=lambda servo: heat[servo])
-    said = f"{_span(heat.values())} °C, {bus.label(warmest)} the warmest"
-    if stop_at and heat[warmest] >= stop_at:
-        return ARM.failed(
-            "temperature", DeviceError(f"{said}; from {stop_at} on the arm stops"), "let the arm cool down"
-        )
-    if heat[warmest] >= WARM:
-        return ARM.warning("temperature", said, "let the arm cool down")
-    return ARM.ok("temperature", said)
-
-
-def _alarms(bus: Bus) -> Iterator[Finding]:
-    status = bus.read_all("Status", IDS.values())
-    reports = [f"{bus.label(servo)} reports {error_names(bits)}" for servo, bits in status.items() if bits]
-    if reports:
-        mend = "let it cool, free what blocks it, then switch the servos' supply off and on"
-        yield ARM.failed("alarms", DeviceError("; ".join(reports)), mend)
+def _condition(
+    bus: Bus, config: SOFollowerConfig, about: str, check: Callable[[Bus, SOFollowerConfig], Condition]
+) -> Finding:
+    try:
+        found = check(bus, config)
+    except BusError as error:
+        if not error.remedy:  # it could not be asked
+            raise
+        return ARM.refused(about, error)
+    return ARM.warning(about, found.said, found.mend) if found.mend else ARM.ok(about, found.said)
 
 
 def _speed(bus: Bus, period_s: float) -> Finding:
@@ -104,14 +80,23 @@ def _speed(bus: Bus, period_s: float) -> Finding:
     if missed or bus.damaged:  # first: these answers are waited for, and make it slow too
         return ARM.warning("bus", f"{said}; {_damage(missed, bus.damaged)}", "the servo cables: plugs, length, chafing")
     if slow > period_s * PERIOD_PART:
-        mend = "the adapter's latency timer, a hub in between, or a loop slower than this"
+        alone = _one_answer_s(bus)
+        if alone > KEEPS_S:  # the wire takes a thousandth of that
+            said = f"{said}, of {period_s * 1e3:.0f} ms; the adapter keeps every answer for {alone * 1e3:.0f} ms"
+            return ARM.warning("bus", said, shorten_latency(bus.port))
+        mend = "a hub in between, or a loop slower than this"
         return ARM.warning("bus", f"{said}, of {period_s * 1e3:.0f} ms", mend)
     return ARM.ok("bus", said)
 
 
-def _span(values: Collection[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:g}" if low == high else f"{low:g}..{high:g}"
+def _one_answer_s(bus: Bus) -> float:
+    """How long one servo's short answer takes, as a rule: what an adapter with a latency timer waits with."""
+    took = []
+    for _ in range(ALONE):
+        started_s = time.monotonic()
+        bus.read(1, "Present_Temperature")
+        took.append(time.monotonic() - started_s)
+    return sorted(took)[ALONE // 2]
 
 
 def _damage(missed: int, damaged: int) -> str:
