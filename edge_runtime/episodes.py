@@ -14,7 +14,7 @@ from typing import Any
 
 from edge_runtime._realtime import ActuatorLoop, Record
 from edge_runtime.errors import DeviceError
-from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.planner import Planner
 from edge_runtime.program.schema import check_address
 from edge_runtime.reporting.run_stats import RunStats
 
@@ -87,10 +87,10 @@ class EpisodeSeries:
     goal, the ring is empty and the timestep 0.
     """
 
-    def __init__(self, judge: Episodes, loop: ActuatorLoop, observer: Observer, stats: RunStats) -> None:
+    def __init__(self, judge: Episodes, loop: ActuatorLoop, planner: Planner, stats: RunStats) -> None:
         self._judge = judge
         self._loop = loop
-        self._observer = observer
+        self._planner = planner
         self._stats = stats
         self._merges_before: int | None = None  # merges until the episode began; None once its first chunk was seen
         self._starved_before = 0  # starved ticks until that chunk was there
@@ -106,9 +106,9 @@ class EpisodeSeries:
                 if stop.is_set():  # whoever ended the run may have ended the judge first
                     return
                 raise
-            self._observer.new_episode()
+            self._planner.new_episode()
             starved_before = self._starved
-            self._merges_before = self._observer.merges
+            self._merges_before = self._planner.merges
             self._loop.resume()
             outcome = self._judge.wait(stop)
             if outcome is None:

@@ -3,50 +3,46 @@
 from __future__ import annotations
 
 import logging
-import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
-from edge_runtime._realtime import ActionRing, ActuatorLoop
 from edge_runtime.acting.arm import Arm, check_processors
+from edge_runtime.acting.loop import make_loop
 from edge_runtime.acting.supervisor.client import Supervisor
 from edge_runtime.cameras import Camera, make_camera
-from edge_runtime.config import PATIENCE_S, StartConfig
+from edge_runtime.config import StartConfig
 from edge_runtime.episodes import Episodes, EpisodeSeries
-from edge_runtime.errors import ConfigError, DeviceError, EdgeRuntimeError, OutputError
+from edge_runtime.errors import DeviceError, EdgeRuntimeError, OutputError
 from edge_runtime.link.channel import Access
 from edge_runtime.link.handshake import choose, introduce
 from edge_runtime.link.local_server import LocalServer
 from edge_runtime.link.stream import PolicyStream
 from edge_runtime.planning import aggregation
 from edge_runtime.planning.extra_state import make_vector
-from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.planner import Planner, PlannerSettings
 from edge_runtime.planning.sensors import Sensors
 from edge_runtime.planning.task import Task
-from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.program import output
 from edge_runtime.program.logs import BackgroundStream
 from edge_runtime.program.notify import Notifier
-from edge_runtime.program.schema import hint
 from edge_runtime.program.signals import handling_signals
 from edge_runtime.reporting import fault_record, summary
 from edge_runtime.reporting.fault_reporter import FaultReporter
+from edge_runtime.reporting.loop_watch import GoalPrinter, watch_loop
 from edge_runtime.reporting.queue_log import QueueLog
 from edge_runtime.reporting.run_stats import RecordListener, RunStats
 from edge_runtime.reporting.state import RuntimeState
 from edge_runtime.reporting.status_line import StatusLine
 from edge_runtime.robots import Robot, make_robot
-from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
-from edge_runtime.wire import messages
+from edge_runtime.timing import StageTimes
 
 log = logging.getLogger(__name__)
 
-PRINT_GOALS_EVERY_S = 0.5
-LATE_BY_S = 1.0  # beyond the length of a chunk, an action is not worth executing
 LEFT_AFTER_S = 5.0  # a thread that waits for somebody else's answer, or for a terminal that was stopped
 STOPPED_WITHIN_S = 75.0  # the longest park_timeout_s and then limp; as TimeoutStopSec of the service
 
@@ -59,12 +55,6 @@ def start(config: StartConfig, supervisor: Supervisor | None, screen: Background
 
 def print_summary(stats: RunStats) -> None:
     output.say(summary.text(stats.report()))
-
-
-def _goals(joints: Sequence[messages.Joint], goals: Iterable[float]) -> str:
-    """`goal shoulder_pan 12.3, …, gripper 50.0`, in joint units, for a person who compares them with the arm."""
-    named = (f"{joint.name.removesuffix('.pos')} {goal:.1f}" for joint, goal in zip(joints, goals, strict=True))
-    return f"goal {', '.join(named)}"
 
 
 def _ends() -> list[int]:
@@ -81,26 +71,14 @@ class _Met:
     cameras: Mapping[str, Camera]  # those of `sensors`, with all that a camera can tell
     sensors: Sensors
     stream: PolicyStream
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """All that a run needs, torque still off."""
-
-    robot: Robot
-    loop: ActuatorLoop
-    arm: Arm
-    observer: Observer
-    stream: PolicyStream
-    hello: messages.Hello
-    stats: RunStats
+    server: LocalServer | None  # of our own
 
 
 class Runtime:
     """One run. Nothing is touched before `run`; `supervisor` stops the arm when this process cannot.
 
     `screen` is where the status line goes, `listeners` see every record, `stages` takes the time of each stage, `tell`
-    is called once at the end, and `idle_gap_s` is the observer's.
+    is called once at the end, and `idle_gap_s` is the planner's.
     """
 
     def __init__(
@@ -119,40 +97,39 @@ class Runtime:
         self._stop = threading.Event()  # the run is over, whatever the reason
         self._hurry = threading.Event()  # a second signal: limp at once
         self._signalled = False
-        self._failure: EdgeRuntimeError | None = None
-        self._server: LocalServer | None = None
-        self._loop: ActuatorLoop | None = None
+        self._failures: list[EdgeRuntimeError] = []  # the first is what the run ends with
+        self._ends_with_run: list[Callable[[], None]] = []  # called at once by `stop`
         self._started_s = time.monotonic()
         self._systemd = Notifier()
         self._state = RuntimeState(self._started_s, self._systemd.status)
         self._screen = screen
         self._tell = tell
         self._idle_gap_s = idle_gap_s
-        self._stages = stages or StageTimes((*STAGES, "round_trip"))
+        self._stages = stages or StageTimes()
         self._listeners: list[RecordListener] = [*listeners]
 
     def run(self) -> None:
         """Returns when stopped as asked; raises what ended the run otherwise, the stop policy applied either way."""
-        parts = None
+        stats = None
         with handling_signals(self._heed, *_ends()):
             try:
                 with ExitStack() as stack:
                     met = self._meet(stack)
                     if met is not None:
-                        parts = self._assemble(met, stack)
-                        self._drive(parts, stack)
-                    if self._server is not None and self._server.failed:
-                        raise self._server.failure()
+                        arm, stats = self._assemble(met, stack)
+                        self._drive(arm, stats, stack)
+                        if met.server is not None and met.server.failed:
+                            raise met.server.failure()
             except EdgeRuntimeError as error:
                 self._fail(error)
-            if parts is not None and parts.loop.counters()["ticks"]:
+            if stats is not None and stats.loop.counters()["ticks"]:
                 try:
-                    self._report(parts.stats)
+                    self._report(stats)
                 except OutputError as error:
                     log.error("%s", error)
                     self._fail(error)
-        if self._failure is not None:
-            raise self._failure
+        if self._failures:
+            raise self._failures[0]
 
     def stop(self) -> None:
         """End as at a signal; from any thread, twice is harmless.
@@ -160,8 +137,8 @@ class Runtime:
         The loop ends at once, whatever the other threads wait for: then the arm comes to rest.
         """
         self._stop.set()
-        if self._loop is not None:
-            self._loop.stop()
+        for end in self._ends_with_run:
+            end()
 
     # -- building ---------------------------------------------------------------------------------------------------
 
@@ -203,7 +180,6 @@ class Runtime:
         description = stream.describe(self._stop, self._systemd.alive)
         if server is not None and server.failed:
             raise server.failure()
-        self._server = server
         if description is None:
             return None
         policy = choose(description, config.model)
@@ -213,33 +189,20 @@ class Runtime:
         views = {config.rename_map.get(name, name): camera for name, camera in cameras.items()}
         vectors = {name: vector for name, vector in vectors.items() if name in used}
         sensors = Sensors(policy, views, vectors, config.resize, config.max_frame_age_s, task)
-        return _Met(robot, views, sensors, stream)
+        return _Met(robot, views, sensors, stream, server)
 
-    def _assemble(self, met: _Met, stack: ExitStack) -> _Parts:
+    def _assemble(self, met: _Met, stack: ExitStack) -> tuple[Arm, RunStats]:
         """Compare robot and policy, and build what the run needs; no torque yet."""
         config, robot, stream, policy = self._config, met.robot, met.stream, met.sensors.policy
         hello = introduce(config, policy, robot, met.cameras, met.sensors.vectors, met.sensors.task.text())
-        rows = hello.actions_per_chunk
-        aggregate = aggregation.for_policy(config.aggregate_fn_name, policy.temporal_ensemble_coeff, len(policy.joints))
-        max_age_s = config.max_action_age_s or policy.chunk_size / config.fps + LATE_BY_S
-        ring = ActionRing(2 * policy.chunk_size, len(policy.joints), aggregate, max_age_s=max_age_s)
-        latency = LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps)
-        observer = Observer(
-            met.sensors,
-            ring,
-            stream.send,
-            on_lost=stream.suspect,
-            stages=self._stages,
-            fps=config.fps,
-            threshold=self._threshold(latency, rows, filtered=hello.similarity_tolerance > 0),
-            latency=latency,
-            rows=rows,
-            idle_gap_s=self._idle_gap_s,
-        )
-        loop = self._loop = self._make_loop(ring, robot)
+        settings = PlannerSettings.of(config, filtered=hello.similarity_tolerance > 0, idle_gap_s=self._idle_gap_s)
+        planner = Planner(met.sensors, settings, stream, stages=self._stages)
+        page = self._supervisor.page.words if self._supervisor else None
+        loop = make_loop(config, robot, planner.ring, history_s=fault_record.KEPT_S, page=page)
+        self._ends_with_run.append(loop.stop)
         reporter = FaultReporter(
             robot,
-            observer,
+            planner,
             self._state,
             self._systemd,
             control_hz=config.fps * config.substeps,
@@ -258,17 +221,7 @@ class Runtime:
             cpus=config.cpu_affinity,
         )
         stats = RunStats(
-            config,
-            hello,
-            met.cameras,
-            robot,
-            loop,
-            observer,
-            stream,
-            reporter,
-            self._state,
-            self._stages,
-            self._started_s,
+            config, hello, met.cameras, robot, loop, planner, stream, reporter, self._state, self._started_s
         )
         if config.metrics_port is not None:
             from edge_runtime.program.exposition import Exposition  # prometheus-client: only for who asks for it
@@ -279,97 +232,40 @@ class Runtime:
             self._listeners.append(stack.enter_context(QueueLog(config.queue_log)))
         if config.status and self._screen is not None and self._screen.isatty():
             self._listeners.append(stack.enter_context(StatusLine(self._screen)))
-        return _Parts(robot, loop, arm, observer, stream, hello, stats)
-
-    def _threshold(self, latency: LatencyWindow, rows: int, *, filtered: bool) -> Threshold:
-        config = self._config
-        if config.mode == "sequential":
-            return FixedThreshold(0)
-        if config.chunk_size_threshold == "auto":
-            return AutoThreshold(latency, config.fps, rows, filtered)
-        return FixedThreshold(part_of(config.chunk_size_threshold, rows))
-
-    def _make_loop(self, ring: ActionRing, robot: Robot) -> ActuatorLoop:
-        config = self._config
-        limit = config.robot.max_relative_target
-        names = [joint.name.removesuffix(".pos") for joint in robot.joints]
-        if isinstance(limit, dict) and set(limit) - set(names):
-            unknown = sorted(set(limit) - set(names))
-            raise ConfigError(f"robot.max_relative_target.{unknown[0]}: is no joint of it; {hint(unknown[0], names)}")
-        each = limit if isinstance(limit, dict) else dict.fromkeys(names, math.inf if limit is None else limit)
-        return ActuatorLoop(
-            ring,
-            robot.port(1 / (config.fps * config.substeps), expects_torque=not config.dry_run),
-            fps=config.fps,
-            substeps=config.substeps,
-            lower=robot.lower if config.robot.clamp_range else None,
-            upper=robot.upper if config.robot.clamp_range else None,
-            max_speed=config.robot.max_speed,
-            max_relative_target=None if limit is None else [each.get(name, math.inf) for name in names],
-            max_missed_replies=config.robot.max_missed_replies,
-            dry_run=config.dry_run,
-            realtime=config.realtime,
-            priority=config.priority,
-            names=names,
-            history=math.ceil(fault_record.KEPT_S * config.fps * config.substeps),
-            page=self._supervisor.page.words if self._supervisor else None,
-            patience_s=PATIENCE_S,
-        )
+        if config.dry_run:
+            self._listeners.append(GoalPrinter())
+        return arm, stats
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    def _drive(self, parts: _Parts, stack: ExitStack) -> None:
+    def _drive(self, arm: Arm, stats: RunStats, stack: ExitStack) -> None:
         config = self._config
         if self._stop.is_set():
             return
         if config.episodes:
-            parts.loop.pause()
-        self._thread(stack, "stream", lambda: parts.stream.run(parts.hello, parts.observer), parts.stream.stop)
-        self._thread(stack, "arm", parts.arm.run, parts.loop.stop)
-        self._thread(stack, "observer", lambda: self._watch(parts), lambda: None, LEFT_AFTER_S)
+            stats.loop.pause()
+        self._thread(stack, "stream", lambda: stats.stream.run(stats.hello, stats.planner), stats.stream.stop)
+        self._thread(stack, "arm", arm.run, stats.loop.stop)
+        watch = partial(watch_loop, stats, self._listeners, self._systemd, self._stop)
+        self._thread(stack, "observer", watch, lambda: None, LEFT_AFTER_S)
         stack.callback(self._begin_to_stop)
         if config.episodes:
-            series = EpisodeSeries(Episodes(config.reset_url), parts.loop, parts.observer, parts.stats)
+            series = EpisodeSeries(Episodes(config.reset_url), stats.loop, stats.planner, stats)
             self._listeners.append(series)
             series.run(range(config.first_seed, config.first_seed + config.episodes), self._stop)
         else:
             self._stop.wait(config.duration_s or None)
-
-    def _watch(self, parts: _Parts) -> None:
-        """Follow the loop's records: the state, the queue's level, and the next observation."""
-        loop, observer = parts.loop, parts.observer
-        seen, print_at_s = 0, 0.0
-        while not self._stop.is_set():
-            record = loop.wait(seen, 0.5)
-            if record is None:
-                continue
-            if seen == 0:
-                log.info("loop: %s", loop.realtime_outcome)
-            seen = record.sequence
-            self._systemd.alive()
-            now_s = time.monotonic()
-            parts.robot.watch()
-            if record.paused:
-                self._state.rest(now_s)
-            else:
-                self._state.observe(now_s, connected=observer.is_connected, level=record.level)
-                for listener in self._listeners:
-                    listener.see(record, parts.stats)
-                if self._config.dry_run and record.level > 0 and now_s >= print_at_s:
-                    print_at_s = now_s + PRINT_GOALS_EVERY_S
-                    output.say(_goals(parts.robot.joints, record.goal))
-            observer.observe(record)
 
     # -- stopping ---------------------------------------------------------------------------------------------------
 
     def _begin_to_stop(self) -> None:
         self.stop()
         self._systemd.stopping(STOPPED_WITHIN_S)
-        self._state.enter("fault" if isinstance(self._failure, DeviceError) else "stopping", time.monotonic())
+        by_device = any(isinstance(failure, DeviceError) for failure in self._failures[:1])
+        self._state.enter("fault" if by_device else "stopping", time.monotonic())
 
     def _fail(self, error: EdgeRuntimeError) -> None:
-        if self._failure is None:
-            self._failure = error
+        self._failures.append(error)
         self.stop()
 
     def _thread(
@@ -417,7 +313,7 @@ class Runtime:
     # -- reporting --------------------------------------------------------------------------------------------------
 
     def _report(self, stats: RunStats) -> None:
-        stats.error = str(self._failure) if self._failure else None
+        stats.error = str(self._failures[0]) if self._failures else None
         try:
             if self._config.summary is not None:
                 summary.write(stats.report(), self._config.summary)

@@ -152,7 +152,7 @@ class Histogram:
 class StageTimes:
     """One histogram for each stage that was ever recorded."""
 
-    def __init__(self, stages: Iterable[str] = STAGES) -> None:
+    def __init__(self, stages: Iterable[str] = (*STAGES, "round_trip")) -> None:
         self._histograms = {stage: Histogram() for stage in stages}
 
     def record(self, stage: str, seconds: float) -> None:

@@ -121,7 +121,7 @@ class Torment:
         ended_s = time.monotonic()
         logging.info("soak: %s is over", fault.name)
         assert self._watch.stats is not None  # it has begun
-        one_inference_s = self._watch.stats.observer.latency.quantile()
+        one_inference_s = self._watch.stats.planner.latency.quantile()
         recovered = self._wait(ended_s, fault.limit_s + one_inference_s)
         self._judge_bus()
         if recovered is None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from edge_runtime.cameras import Camera
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError, ProtocolError
+from edge_runtime.planning.planner import PlannerSettings
 from edge_runtime.planning.sensors import VectorSource
-from edge_runtime.planning.threshold import part_of
 from edge_runtime.robots import Robot
 from edge_runtime.wire import messages
 from edge_runtime.wire.fit import differences, extra_cameras
@@ -18,7 +18,6 @@ from edge_runtime.wire.fit import differences, extra_cameras
 log = logging.getLogger(__name__)
 
 SIMILAR_DEGREES = 1.0  # LeRobot's tolerance; it was chosen for degrees
-SEQUENTIAL_THRESHOLD = 0.5  # of the chunk is left when it asks: there is no round trip to cover, so auto has no say
 
 
 def choose(description: messages.ServerDescription, model: str) -> messages.Policy:
@@ -45,12 +44,7 @@ def introduce(
     wanted = {camera.name: camera for camera in policy.cameras}
     for name in extra_cameras(views, policy):
         log.warning("camera %s is not used by policy %s", name, policy.name)
-    rows = config.actions_per_chunk or policy.chunk_size
-    if config.mode == "sequential":
-        left = SEQUENTIAL_THRESHOLD if config.chunk_size_threshold == "auto" else config.chunk_size_threshold
-        rows = part_of(1 - left, min(rows, policy.chunk_size))
-        if rows == 0:
-            raise ConfigError(f"chunk_size_threshold: {left:g} leaves mode=sequential nothing to execute")
+    rows = PlannerSettings.of(config).asking(policy).rows
     tolerance = config.similarity_tolerance
     units = sorted({joint.unit for joint in robot.joints})
     if tolerance is None:

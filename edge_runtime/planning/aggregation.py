@@ -26,15 +26,16 @@ NAMES: Mapping[str, Any] = {
 }
 
 
-def for_policy(name: str | None, coeff: float, joints: int = 0) -> Any:
+def for_policy(name: Any, coeff: float, joints: int = 0) -> Any:
     """What the ring takes for a policy with this `temporal_ensemble_coeff` (0 = none).
 
-    Without a name, a policy that was made to be ensembled is ensembled; any other takes DEFAULT. A function of the
-    user's is tried out on chunks of so many `joints`. Raises ConfigError.
+    Without a name (None), a policy that was made to be ensembled is ensembled; any other takes DEFAULT. What is not a
+    name is what the ring takes already. A function of the user's is tried out on chunks of so many `joints`. Raises
+    ConfigError.
     """
     if name == ENSEMBLE or (name is None and coeff):
         return TemporalEnsemble(coeff or ENSEMBLE_COEFF)
-    aggregate = resolve(name or DEFAULT)
+    aggregate = resolve(name or DEFAULT) if name is None or isinstance(name, str) else name
     if callable(aggregate) and joints:
         _try_out(aggregate, joints)
     return aggregate

@@ -21,7 +21,7 @@ FILTER_MOST = 0.9
 
 
 class Threshold(Protocol):
-    """The observer asks for a chunk when the queue holds no more than `rows`."""
+    """The planner asks for a chunk when the queue holds no more than `rows`."""
 
     @property
     def rows(self) -> int: ...

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_runtime.errors import ActuatorFault, OutputError
-from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.planner import Planner
 from edge_runtime.program.notify import Notifier
 from edge_runtime.reporting.fault_record import FaultRecord
 from edge_runtime.reporting.state import RuntimeState
@@ -30,7 +30,7 @@ class FaultReporter:
     def __init__(
         self,
         robot: Robot,
-        observer: Observer,
+        planner: Planner,
         state: RuntimeState,
         systemd: Notifier,
         *,
@@ -39,7 +39,7 @@ class FaultReporter:
         rests_within_s: float,
     ) -> None:
         self._robot = robot
-        self._observer = observer
+        self._planner = planner
         self._state = state
         self._systemd = systemd
         self._control_hz = control_hz
@@ -55,7 +55,7 @@ class FaultReporter:
     def arm_failed(self, fault: ActuatorFault) -> None:
         """The plan is forgotten: what was meant for an arm that ran is nothing for one that starts again."""
         self._state.enter("fault", time.monotonic())
-        self._observer.forget_plan()
+        self._planner.forget_plan()
         self._systemd.busy(self._rests_within_s)
 
     def arm_rests(self, fault: ActuatorFault) -> ActuatorFault:

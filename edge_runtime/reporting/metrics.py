@@ -35,7 +35,7 @@ class RunCollector(Collector):
         yield _histograms("lateness", {"": stats.loop.lateness()})
         yield _histograms("action_age", {"": stats.loop.action_age()})
         yield _histograms("bus_time", {"": stats.loop.bus_time()})
-        yield _histograms("stage", stats.stages.histograms, label="stage")
+        yield _histograms("stage", stats.planner.stages.histograms, label="stage")
         yield from _bus(report["bus"])
 
     def _now(self, stats: RunStats) -> Iterator[Metric]:

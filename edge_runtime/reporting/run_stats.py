@@ -11,17 +11,16 @@ from edge_runtime._realtime import ActuatorLoop, Record
 from edge_runtime.cameras import Camera
 from edge_runtime.config import StartConfig
 from edge_runtime.link.stream import PolicyStream
-from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.planner import Planner
 from edge_runtime.reporting.fault_reporter import FaultReporter
 from edge_runtime.reporting.state import RuntimeState
 from edge_runtime.reporting.summary import Report
 from edge_runtime.robots import Robot
-from edge_runtime.timing import StageTimes
 from edge_runtime.wire.messages import Hello
 
 
 class RecordListener(Protocol):
-    """Is shown each record of the running loop, in the observer's thread, before the observer looks."""
+    """Is shown each record of the running loop, in the thread that follows the loop, before the planner looks."""
 
     def see(self, record: Record, stats: RunStats) -> None: ...
 
@@ -35,11 +34,10 @@ class RunStats:
     cameras: Mapping[str, Camera]  # by the policy's names
     robot: Robot
     loop: ActuatorLoop
-    observer: Observer
+    planner: Planner
     stream: PolicyStream
     reporter: FaultReporter
     state: RuntimeState
-    stages: StageTimes
     started_s: float  # monotonic
     episode: int = 0
     episodes: list[dict[str, Any]] = field(default_factory=list)  # their outcomes
@@ -50,14 +48,14 @@ class RunStats:
         return {
             "state": self.state.current,
             "queue_level": self.loop.record.level,
-            "threshold_rows": self.observer.threshold.rows,
-            "round_trip_s": self.observer.latency.last,
+            "threshold_rows": self.planner.threshold.rows,
+            "round_trip_s": self.planner.latency.last,
             "control_hz": self.config.fps * self.config.substeps,
         }
 
     def report(self) -> Report:
         """Everything since the start; durations in seconds."""
-        counts, loop = self.observer.counts, self.loop
+        counts, loop = self.planner.counts, self.loop
         return {
             "duration_s": time.monotonic() - self.started_s,
             "mode": self.config.mode,
@@ -74,14 +72,14 @@ class RunStats:
                 "lost": counts["lost"],
                 "failures": counts["failures"],
             },
-            "threshold": {"setting": self.config.chunk_size_threshold, "rows": self.observer.threshold.rows},
+            "threshold": {"setting": self.config.chunk_size_threshold, "rows": self.planner.threshold.rows},
             "chunks": {kind: counts[f"chunks_{kind}"] for kind in ("merged", "stale", "foreign")},
             "reconnects": self.stream.reconnects,
             "traffic": self.stream.traffic.as_dict(),
             "cameras": {
                 name: {"frames": camera.frames, "failures": camera.failures} for name, camera in self.cameras.items()
             },
-            "stages_s": {stage: s.as_dict() for stage, s in self.stages.summaries().items()},
+            "stages_s": {stage: s.as_dict() for stage, s in self.planner.stages.summaries().items()},
             "bus_time_s": loop.bus_time().summary().as_dict(),
             "bus": self.robot.report(),
             "states": self.state.changes,

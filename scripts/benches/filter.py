@@ -3,7 +3,7 @@
     python -m scripts.benches.filter --episodes=40
 
 The virtual arm picks and places by its cameras a block that is shifted while it reaches, then stands still for as long
-as the seed says, until the block is taken away. Product code for ring, loop, observer, codec and filter, on a made-up
+as the seed says, until the block is taken away. Product code for planner, loop, codec and filter, on a made-up
 clock: the same numbers each time.
 """
 
@@ -23,14 +23,12 @@ from typing import Literal
 
 import numpy as np
 
-from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
+from edge_runtime._realtime import ActuatorLoop, PythonPort
 from edge_runtime.config import StartConfig
-from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.planner import Planner, PlannerSettings
 from edge_runtime.planning.sensors import CameraView, Sensors
 from edge_runtime.planning.task import Task
-from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.program import flags
-from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.tools.demo.comparison import mcnemar
 from edge_runtime.virtual_arm.scene import FIXED_GOAL
 from edge_runtime.wire.codec import ObservationAssembler, encode_observation
@@ -41,6 +39,7 @@ from scripts.benches.asyncbench import policy
 from scripts.benches.asyncbench.policy import LoadedPolicy
 
 FPS = 30
+AGGREGATE = "weighted_average"  # with which the figures of the pages were measured
 SKIPPED_S = 0.02  # until the answer to an observation that is not run
 REACTED = 3.0  # joint units (L2) from where the arm stood when the block moved
 TABLE = np.array([[0.15, -0.10], [0.27, 0.10]])  # low and high x, y: where the policy was trained to find the block
@@ -206,43 +205,48 @@ class Server:
         self.due.append((self._clock.now_ns + int(took_s * 1e9), answer))
         return True
 
+    def suspect(self) -> None:
+        """No answer is ever lost."""
+
 
 def play(trial: Trial) -> Outcome:
     """The outcome of one trial: the same numbers every time."""
     loaded = policy.load("images")
     outcome, clock, room = Outcome(trial.seed), Clock(), Room(loaded, trial.seed)
     server = Server(loaded, trial, clock, outcome)
-    joints, rows = len(loaded.description.joints), loaded.description.chunk_size
-    ring = ActionRing(2 * rows, joints)
-    loop = ActuatorLoop(
-        ring, PythonPort(room, joints), fps=FPS, lower=loaded.lower, upper=loaded.upper, max_speed=300.0, history=1
-    )
-    loop.prime(room.read())
-    latency = LatencyWindow.for_risk(StartConfig.starve_risk, slack_s=1 / FPS)
     noise = np.random.default_rng([3, trial.seed])
     cameras = {name: Camera(view, noise) for name, view in loaded.views(clock).items()}
-    observer = Observer(
+    planner = Planner(
         Sensors(loaded.description, cameras, {}, False, 1.0, Task("")),
-        ring,
-        server.send,
-        on_lost=lambda: None,
-        stages=StageTimes((*STAGES, "round_trip")),
-        fps=FPS,
-        threshold=_threshold(trial, latency, rows),
-        latency=latency,
-        rows=rows,
+        PlannerSettings(
+            fps=FPS,
+            chunk_size_threshold="auto" if trial.threshold == "auto" else float(trial.threshold),
+            aggregate_fn_name=AGGREGATE,
+            filtered=trial.filter != "off",
+        ),
+        server,
         clock_ns=clock,
     )
-    observer.connected(loaded.description)
+    loop = ActuatorLoop(
+        planner.ring,
+        PythonPort(room, planner.ring.joints),
+        fps=FPS,
+        lower=loaded.lower,
+        upper=loaded.upper,
+        max_speed=300.0,
+        history=1,
+    )
+    loop.prime(room.read())
+    planner.connected(loaded.description)
     while room.phase not in ("failed", "done"):
         tick_ns = round(outcome.ticks * 1e9 / FPS)
         while server.due and server.due[0][0] <= tick_ns:
             clock.now_ns, answer = server.due.pop(0)
-            observer.answered(answer)
+            planner.answered(answer)
         clock.now_ns = tick_ns
         loop.tick(tick_ns)
         record = loop.record
-        observer.observe(record)
+        planner.observe(record)
         outcome.starved += record.level == 0 and record.merges > 0
         room.advance()
         outcome.ticks += 1
@@ -275,12 +279,6 @@ def _small(cameras: dict[str, Camera]) -> dict[str, np.ndarray]:
     """Each camera's small picture, as the server sees it: of a JPEG."""
     frames = [Frame.raw(name, camera.latest().pixels) for name, camera in cameras.items()]
     return {frame.camera: thumbnail(compress(frame, StartConfig.jpeg_quality)).astype(np.int16) for frame in frames}
-
-
-def _threshold(trial: Trial, latency: LatencyWindow, rows: int) -> Threshold:
-    if trial.threshold == "auto":
-        return AutoThreshold(latency, FPS, rows, filtered=trial.filter != "off")
-    return FixedThreshold(part_of(float(trial.threshold), rows))
 
 
 def main(argv: list[str]) -> int:

@@ -9,7 +9,7 @@ from edge_runtime.tools.profiler.stage_log import StageLog
 
 
 def answer(log: StageLog, round_trip_s: float, stage_s: float = 0.01) -> None:
-    """What the observer records when a chunk is merged."""
+    """What the planner records when a chunk is merged."""
     log.record("round_trip", round_trip_s)
     log.record("merge", stage_s)
     for stage in SERVER_STAGES:

@@ -1,4 +1,4 @@
-"""An honest robot in a process of its own: the real loop, ring, observer and stream, at 30 Hz, until stdin closes.
+"""An honest robot in a process of its own: the real loop, planner and stream, at 30 Hz, until stdin closes.
 
 `python -m tests.security.honest ADDRESS [FOLDER]` prints a line when its first chunk is merged, and at the end what it
 lived through, as JSON. In FOLDER are its certificates and its token.
@@ -16,15 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort
+from edge_runtime._realtime import ActuatorLoop, PythonPort
 from edge_runtime.config import TlsConfig
 from edge_runtime.link.channel import Access
 from edge_runtime.link.stream import PolicyStream
-from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.planner import Planner, PlannerSettings
 from edge_runtime.planning.sensors import Sensors
 from edge_runtime.planning.task import Task
-from edge_runtime.planning.threshold import FixedThreshold
-from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire.messages import Floats, Hello, Pixels
 
 FPS = 30.0
@@ -81,9 +79,7 @@ def run(access: Access) -> dict[str, float]:
     assert description is not None
     policy = description.policies[0]
     hello = Hello(policy.joints, policy.cameras, policy.extra_state, policy.fps, policy.name, policy.chunk_size)
-    ring = ActionRing(2 * policy.chunk_size, len(policy.joints))
-    stages = StageTimes((*STAGES, "round_trip"))
-    observer = Observer(
+    planner = Planner(
         Sensors(
             policy,
             {camera.name: Camera(camera.height, camera.width) for camera in policy.cameras},
@@ -92,16 +88,10 @@ def run(access: Access) -> dict[str, float]:
             0.5,
             Task(""),
         ),
-        ring,
-        stream.send,
-        on_lost=stream.suspect,
-        stages=stages,
-        fps=FPS,
-        threshold=FixedThreshold(policy.chunk_size - 2),  # an observation with nearly every tick
-        latency=LatencyWindow(),
-        rows=policy.chunk_size,
+        PlannerSettings(fps=FPS, chunk_size_threshold=1 - 2 / policy.chunk_size),  # one with nearly every tick
+        stream,
     )
-    loop = ActuatorLoop(ring, PythonPort(Arm([0.0] * len(policy.joints)), len(policy.joints)), fps=FPS)
+    loop = ActuatorLoop(planner.ring, PythonPort(Arm([0.0] * len(policy.joints)), len(policy.joints)), fps=FPS)
     loop.prime([0.0] * len(policy.joints))
     over = threading.Event()
 
@@ -111,13 +101,13 @@ def run(access: Access) -> dict[str, float]:
             record = loop.wait(seen, 0.5)
             if record is not None:
                 seen = record.sequence
-                observer.observe(record)
+                planner.observe(record)
 
-    threads = [threading.Thread(target=work) for work in (loop.run, watch, lambda: stream.run(hello, observer))]
+    threads = [threading.Thread(target=work) for work in (loop.run, watch, lambda: stream.run(hello, planner))]
     for thread in threads:
         thread.start()
     seen = 0
-    while observer.merges == 0:
+    while planner.merges == 0:
         record = loop.wait(seen, 5.0)
         assert record is not None
         seen = record.sequence
@@ -130,7 +120,7 @@ def run(access: Access) -> dict[str, float]:
     loop.stop()
     for thread in threads:
         thread.join()
-    counts = observer.counts
+    counts = planner.counts
     return {
         "ticks": after["ticks"] - before["ticks"],
         "starved": after["starved"] - before["starved"],
@@ -138,7 +128,7 @@ def run(access: Access) -> dict[str, float]:
         "chunks": counts["chunks_merged"],
         "failures": counts["failures"] + counts["lost"],
         "reconnects": stream.reconnects,
-        "round_trip_p99_s": stages.summaries()["round_trip"].p99,
+        "round_trip_p99_s": planner.stages.summaries()["round_trip"].p99,
     }
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from edge_runtime._realtime import ActionRing, Record
+from edge_runtime._realtime import Record
 from edge_runtime.cameras import Camera, make_camera
 from edge_runtime.config import NoRobotConfig, StartConfig, SyntheticCameraConfig
 from edge_runtime.errors import (
@@ -29,14 +28,12 @@ from edge_runtime.link.handshake import choose, introduce
 from edge_runtime.link.local_server import LocalServer
 from edge_runtime.link.stream import PolicyStream
 from edge_runtime.planning.extra_state import NamedVector, make_vector
-from edge_runtime.planning.observer import Observer
+from edge_runtime.planning.planner import Planner, PlannerSettings
 from edge_runtime.planning.sensors import Sensors
 from edge_runtime.planning.task import Task
-from edge_runtime.planning.threshold import FixedThreshold
 from edge_runtime.robots import Robot, make_robot
-from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.tools.doctor.finding import Finding, Group
-from edge_runtime.wire.messages import Answer, Chunk, Failure, Hello, Observation, Policy
+from edge_runtime.wire.messages import Answer, Chunk, Failure, Hello, Policy
 
 SERVER = Group("server")
 
@@ -110,27 +107,16 @@ def compare(
 
 def converse(config: StartConfig, offer: Offer, robot: Robot, hello: Hello, sensors: Sensors) -> Finding:
     """The handshake and a few observations of what is there now; nothing moves."""
-    stages = StageTimes((*STAGES, "round_trip"))
-    rows = hello.actions_per_chunk
-    listener = _Listener(
-        sensors,
-        ActionRing(2 * offer.policy.chunk_size, len(hello.joints)),
-        offer.stream.send,
-        on_lost=offer.stream.suspect,
-        stages=stages,
-        fps=config.fps,
-        threshold=FixedThreshold(rows),
-        latency=LatencyWindow.for_risk(config.starve_risk, slack_s=1 / config.fps),
-        rows=rows,
-    )
     try:
+        listener = _Listener(sensors, PlannerSettings.of(config), offer.stream)
         with _talking(offer.stream, hello, listener):
             listener.hear()  # the welcome
             for number in range(1, LOOKS + 1):
                 _look(listener, robot, number)
     except EdgeRuntimeError as error:
         return SERVER.failed("handshake", error, _how_to_talk(error))
-    trips, infer = stages.summaries()["round_trip"], stages.summaries()["infer"]
+    rows, stages = listener.rows, listener.stages.summaries()
+    trips, infer = stages["round_trip"], stages["infer"]
     said = (
         f"{rows} actions in {trips.p50 * 1e3:.0f} ms ({infer.p50 * 1e3:.0f} of them inference),"
         f" at most {trips.max * 1e3:.0f}, of {LOOKS} looks"
@@ -141,13 +127,11 @@ def converse(config: StartConfig, offer: Offer, robot: Robot, hello: Hello, sens
     return SERVER.ok("handshake", said)
 
 
-class _Listener(Observer):
-    """An observer that is waited for: `hear` returns once there was a welcome, or a chunk."""
+class _Listener(Planner):
+    """A planner that is waited for: `hear` returns once there was a welcome, or a chunk."""
 
-    def __init__(
-        self, sensors: Sensors, ring: ActionRing, send: Callable[[Observation], bool], **settings: Any
-    ) -> None:
-        super().__init__(sensors, ring, send, **settings)
+    def __init__(self, sensors: Sensors, settings: PlannerSettings, stream: PolicyStream) -> None:
+        super().__init__(sensors, settings, stream)
         self._heard: queue.SimpleQueue[EdgeRuntimeError | None] = queue.SimpleQueue()
 
     def connected(self, policy: Policy) -> None:

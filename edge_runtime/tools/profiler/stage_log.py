@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from edge_runtime.timing import SERVER_STAGES, STAGES, StageTimes
 
 PARTS = tuple(stage for stage in STAGES if stage != "actuate")  # of a round trip; actuate comes after the merge
-_LAST = SERVER_STAGES[-1]  # the observer records the server's stages after all others
+_LAST = SERVER_STAGES[-1]  # the planner records the server's stages after all others
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class StageLog(StageTimes):
     """Keeps the trips of one stream, where one observation is in flight at a time. `cost_s` is what that took."""
 
     def __init__(self) -> None:
-        super().__init__((*STAGES, "round_trip"))
+        super().__init__()
         self.trips: list[Trip] = []
         self.cost_s = 0.0
         self._parts: dict[str, float] = {}

@@ -12,14 +12,13 @@ import numpy as np
 
 from edge_runtime.errors import ConfigError
 from edge_runtime.planning import aggregation
-from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
-from edge_runtime.timing import LatencyWindow
+from edge_runtime.planning.planner import SEQUENTIAL_LEFT, PlannerSettings
+from edge_runtime.planning.threshold import part_of
 from edge_runtime.wire.messages import Floats, Observation
 from scripts.benches.asyncbench.link import FPS
 
 Share = float | Literal["auto"]  # of a chunk
 _ARM_LAG = 2  # ticks by which the virtual arm follows its targets
-LEFT_WHEN_AUTO = 0.5  # of a chunk, in mode=sequential: the runtime's rule
 
 
 class Method:
@@ -35,15 +34,15 @@ class Method:
         """What ActionRing blends with: (keep, take), an object of `_realtime`, or a function of (old, new) rows."""
         return aggregation.resolve(self.aggregate_fn_name)
 
-    def rows(self, actions: int, threshold: Share) -> int:
-        """How many rows of a chunk the server sends, of `actions` asked for."""
-        return actions
-
-    def ask_at(self, actions: int, threshold: Share, latency: LatencyWindow) -> Threshold:
-        """The queue's level, in rows, at which the next observation is sent; `latency` is what was measured so far."""
-        if threshold == "auto":
-            return AutoThreshold(latency, FPS, actions, filtered=True)
-        return FixedThreshold(part_of(threshold, actions))
+    def settings(self, actions: int, threshold: Share) -> PlannerSettings:
+        """What the product's planner is told, where `actions` of a chunk are asked for."""
+        return PlannerSettings(
+            fps=FPS,
+            actions_per_chunk=actions,
+            chunk_size_threshold=threshold,
+            aggregate_fn_name=self.aggregate(),
+            filtered=True,
+        )
 
     def see(self, observation: Observation) -> Observation:
         """What the policy is shown instead of `observation`."""
@@ -60,11 +59,11 @@ class Method:
 class Sequential(Method):
     """Asks when nothing is left, and waits: the arm stands still for every round trip."""
 
-    def rows(self, actions: int, threshold: Share) -> int:
-        return part_of(1 - (LEFT_WHEN_AUTO if threshold == "auto" else threshold), actions)
-
-    def ask_at(self, actions: int, threshold: Share, latency: LatencyWindow) -> Threshold:
-        return FixedThreshold(0)
+    def settings(self, actions: int, threshold: Share) -> PlannerSettings:
+        left = SEQUENTIAL_LEFT if threshold == "auto" else threshold
+        return replace(
+            super().settings(actions, threshold), mode="sequential", actions_per_chunk=part_of(1 - left, actions)
+        )
 
 
 class WallClock(Method):

@@ -21,6 +21,7 @@ _DECIDES = (  # what a result depends on, beside the policy
     "edge_runtime/planning/aggregation.py",
     "edge_runtime/planning/sensors.py",
     "edge_runtime/planning/observer.py",
+    "edge_runtime/planning/planner.py",
     "edge_runtime/planning/threshold.py",
     "edge_runtime/timing.py",
     "edge_runtime/virtual_arm/episode.py",

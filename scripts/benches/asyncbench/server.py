@@ -64,6 +64,9 @@ class Server:
             self._answer(Skipped(observation.id, reason), observation, SKIPPED_NS)
         return True
 
+    def suspect(self) -> None:
+        """A link that loses answers is not dead."""
+
     def due(self, until_ns: int) -> Iterator[Due]:
         """What arrives by then, the clock at each one's arrival and the rows as the method takes them."""
         self._on_the_way.sort(key=lambda due: due.at_ns)

@@ -1,21 +1,20 @@
-"""When the observer looks, what must go, and that nothing a server answers, or fails to, stalls the arm."""
+"""When the planner looks, what must go, and that nothing a server answers, or fails to, stalls the arm."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from edge_runtime._realtime import ActionRing
+from edge_runtime.config import Mode, NoRobotConfig, StartConfig
 from edge_runtime.errors import ConfigError, DeviceError, ProtocolError, StreamError
-from edge_runtime.planning.observer import FAILURES_IN_A_ROW, Observer
+from edge_runtime.planning.planner import FAILURES_IN_A_ROW, Asking, Planner, PlannerSettings
 from edge_runtime.planning.sensors import Sensors
 from edge_runtime.planning.task import Task
-from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold
-from edge_runtime.timing import STAGES, LatencyWindow, StageTimes
 from edge_runtime.wire.messages import Answer, Camera, Chunk, ExtraState, Failure, Floats, Observation, Pixels, Skipped
 from tests.edge.scripted_server import POLICY, chunk_for
 
@@ -64,44 +63,42 @@ class Record:
 
 @dataclass
 class Bench:
-    """An observer on a clock of the test's own, with a real ring and a link that keeps what was sent."""
+    """A planner on a clock of the test's own, with a link that keeps what was sent."""
 
-    threshold: int | Threshold = 5
+    threshold: float | Literal["auto"] = 0.5
     rows: int = 10
+    mode: Mode = "async"
+    filtered: bool = False
     sensors: Sensors = field(default_factory=lambda: Sensors(POLICY, {}, {}, False, 0.5, Task("")))
     now_ns: int = 1_000_000_000
     link_up: bool = True
     sent: list[Observation] = field(default_factory=list)
     lost: int = 0
-    latency: LatencyWindow = field(default_factory=LatencyWindow)
 
     def __post_init__(self) -> None:
-        self.ring = ActionRing(2 * self.rows, 2)
-        self.stages = StageTimes((*STAGES, "round_trip"))
-        self.observer = Observer(
-            self.sensors,
-            self.ring,
-            self._send,
-            on_lost=self._on_lost,
-            stages=self.stages,
+        self.sensors = replace(self.sensors, policy=replace(self.sensors.policy, chunk_size=self.rows))
+        settings = PlannerSettings(
             fps=FPS,
-            threshold=FixedThreshold(self.threshold) if isinstance(self.threshold, int) else self.threshold,
-            latency=self.latency,
-            rows=self.rows,
-            clock_ns=lambda: self.now_ns,
+            mode=self.mode,
+            chunk_size_threshold=self.threshold,
+            filtered=self.filtered,
+            max_action_age_s=1e6,  # `pick` goes by the machine's clock
         )
-        self.observer.connected(self.sensors.policy)
+        self.planner = Planner(self.sensors, settings, self, clock_ns=lambda: self.now_ns)
+        self.ring, self.stages = self.planner.ring, self.planner.stages
+        self.planner.connected(self.sensors.policy)
 
-    def _send(self, observation: Observation) -> bool:
+    def send(self, observation: Observation) -> bool:
         if self.link_up:
             self.sent.append(observation)
         return self.link_up
 
-    def _on_lost(self) -> None:
+    def suspect(self) -> None:
         self.lost += 1
 
     def tick(self, *, paused: bool = False) -> None:
         """One turn of a loop: publish, then execute a row."""
+        assert self.now_ns < 600_000_000_000, "what the test waits for has not come in ten minutes"
         record = Record(
             sequence=1,
             time_ns=self.now_ns,
@@ -111,13 +108,13 @@ class Bench:
             merges=self.ring.merges,
             paused=paused,
         )
-        self.observer.observe(record)  # type: ignore[arg-type]
+        self.planner.observe(record)  # type: ignore[arg-type]
         if not paused:
             self.ring.pick(np.zeros(2, np.float32))
         self.now_ns += TICK_NS
 
-    def answer(self, value: float = 1.0) -> None:
-        self.observer.answered(chunk_for(self.sent[-1], value))
+    def answer(self, value: float = 1.0, rows: int = 10) -> None:
+        self.planner.answered(chunk_for(self.sent[-1], value, rows))
 
 
 def test_the_first_observation_must_go() -> None:
@@ -151,7 +148,7 @@ def test_a_chunk_of_the_threshold_is_not_early() -> None:
 
 def test_a_still_arm_that_is_filtered_for_ever_never_starves() -> None:
     """The server calls every ordinary observation similar; what must go is answered, three ticks later."""
-    bench = Bench(threshold=25, rows=50)
+    bench = Bench(threshold=0.5, rows=50)
     starved = 0
     due: list[tuple[int, Observation]] = []
     for tick in range(600):
@@ -161,18 +158,17 @@ def test_a_still_arm_that_is_filtered_for_ever_never_starves() -> None:
         due += [(tick + 3, o) for o in bench.sent[known:]]
         while due and due[0][0] <= tick:
             _, observation = due.pop(0)
-            bench.observer.answered(
+            bench.planner.answered(
                 chunk_for(observation, rows=50) if observation.must_go else Skipped(observation.id, "similar")
             )
     assert starved == 0
-    assert bench.observer.counts["skipped_similar"] > 10
+    assert bench.planner.counts["skipped_similar"] > 10
 
 
 @pytest.mark.parametrize("filtered", [False, True])
 def test_auto_asks_in_time_whether_or_not_the_arm_is_still(filtered: bool) -> None:
     """Round trips of 6 ticks; with the filter on every ordinary observation is called similar, a tick later."""
-    latency = LatencyWindow(slack_s=1 / FPS)
-    bench = Bench(threshold=AutoThreshold(latency, FPS, 50, filtered), rows=50, latency=latency)
+    bench = Bench(threshold="auto", rows=50, filtered=filtered)
     levels: list[int] = []
     due: list[tuple[int, Answer]] = []
     for tick in range(900):
@@ -185,22 +181,22 @@ def test_auto_asks_in_time_whether_or_not_the_arm_is_still(filtered: bool) -> No
             else:
                 due.append((tick + 1, Skipped(observation.id, "similar")))
         while due and due[0][0] <= tick:
-            bench.observer.answered(due.pop(0)[1])
+            bench.planner.answered(due.pop(0)[1])
     first = next(tick for tick, level in enumerate(levels) if level)
     assert min(levels[first:]) >= 1
     assert min(levels[400:]) <= 3  # nor earlier than it must
-    assert (bench.observer.counts["skipped_similar"] > 20) == filtered
+    assert (bench.planner.counts["skipped_similar"] > 20) == filtered
 
 
 def test_after_a_skipped_answer_an_ordinary_one_waits_and_an_urgent_one_does_not() -> None:
-    bench = Bench(threshold=9)
+    bench = Bench(threshold=0.9)
     bench.tick()
     bench.answer()
     bench.tick()
     bench.tick()
     assert len(bench.sent) == 2
     assert not bench.sent[1].must_go
-    bench.observer.answered(Skipped(bench.sent[1].id, "similar"))
+    bench.planner.answered(Skipped(bench.sent[1].id, "similar"))
     bench.tick()
     assert len(bench.sent) == 2  # 0.2 s are six ticks
     while len(bench.sent) < 3:
@@ -212,7 +208,7 @@ def test_after_a_skipped_answer_an_ordinary_one_waits_and_an_urgent_one_does_not
 def test_one_inference_that_raises_with_an_empty_ring_starts_the_arm_all_the_same() -> None:
     bench = Bench()
     bench.tick()
-    bench.observer.answered(Failure(bench.sent[0].id, 13, "boom", "e1"))
+    bench.planner.answered(Failure(bench.sent[0].id, 13, "boom", "e1"))
     for _ in range(10):
         bench.tick()
     assert len(bench.sent) == 2
@@ -223,13 +219,13 @@ def test_one_inference_that_raises_with_an_empty_ring_starts_the_arm_all_the_sam
 
 
 def test_failures_in_a_row_end_the_run_and_a_chunk_in_between_forgives() -> None:
-    bench = Bench(threshold=9)
+    bench = Bench(threshold=0.9)
 
     def fail() -> None:
         known = len(bench.sent)
         while len(bench.sent) == known:
             bench.tick()
-        bench.observer.answered(Failure(bench.sent[-1].id, 13, "boom", "e1"))
+        bench.planner.answered(Failure(bench.sent[-1].id, 13, "boom", "e1"))
 
     for _ in range(FAILURES_IN_A_ROW - 1):
         fail()
@@ -251,7 +247,7 @@ def test_a_lost_answer_frees_the_place_and_is_still_merged_when_it_comes() -> No
     assert bench.lost == 1
     assert len(bench.sent) == 2
     assert bench.sent[1].must_go
-    bench.observer.answered(chunk_for(bench.sent[0]))
+    bench.planner.answered(chunk_for(bench.sent[0]))
     assert bench.ring.level == 10
 
 
@@ -263,7 +259,7 @@ def test_an_answer_is_lost_later_when_round_trips_are_long() -> None:
             bench.tick()
         bench.now_ns += 600_000_000
         bench.answer()
-    assert bench.observer.lost_after_s == pytest.approx(1.8, abs=0.2)
+    assert bench.planner.lost_after_s == pytest.approx(1.8, abs=0.2)
 
 
 def test_a_new_stream_is_a_new_session_and_the_plan_goes_on() -> None:
@@ -272,8 +268,8 @@ def test_a_new_stream_is_a_new_session_and_the_plan_goes_on() -> None:
     bench.answer()
     bench.tick()
     first = bench.sent[0].session
-    bench.observer.disconnected()
-    bench.observer.connected(POLICY)
+    bench.planner.disconnected()
+    bench.planner.connected(POLICY)
     assert bench.ring.level == 9
     while len(bench.sent) < 2:
         bench.tick()
@@ -283,10 +279,10 @@ def test_a_new_stream_is_a_new_session_and_the_plan_goes_on() -> None:
 def test_a_chunk_of_the_last_episode_is_dropped() -> None:
     bench = Bench()
     bench.tick()
-    bench.observer.new_episode()
+    bench.planner.new_episode()
     bench.answer()
     assert bench.ring.level == 0
-    assert bench.observer.counts["chunks_foreign"] == 1
+    assert bench.planner.counts["chunks_foreign"] == 1
     bench.tick()
     assert bench.sent[1].timestep == 0
 
@@ -294,10 +290,10 @@ def test_a_chunk_of_the_last_episode_is_dropped() -> None:
 def test_nothing_is_sent_while_paused_or_without_a_stream() -> None:
     bench = Bench()
     bench.tick(paused=True)
-    bench.observer.disconnected()
+    bench.planner.disconnected()
     bench.tick()
     assert bench.sent == []
-    bench.observer.connected(POLICY)
+    bench.planner.connected(POLICY)
     bench.link_up = False
     bench.tick()
     bench.link_up = True
@@ -322,7 +318,7 @@ def test_a_chunk_that_cannot_be_the_answer_is_refused(lie: object) -> None:
     bench.tick()
     chunk = chunk_for(bench.sent[0])
     with pytest.raises(ProtocolError):
-        bench.observer.answered(lie(chunk))  # type: ignore[operator]
+        bench.planner.answered(lie(chunk))  # type: ignore[operator]
     assert bench.ring.level == 0
 
 
@@ -330,12 +326,12 @@ def test_a_replaced_policy_is_the_one_whose_chunks_are_due() -> None:
     bench = Bench()
     new = replace(POLICY, digest=bytes(32))
     bench.tick()
-    bench.observer.replaced(new)
+    bench.planner.replaced(new)
     with pytest.raises(ProtocolError, match="chunk comes from policy 000102030405, not 000000000000"):
         bench.answer()
-    bench.observer.connected(new)
+    bench.planner.connected(new)
     bench.tick()
-    bench.observer.answered(replace(chunk_for(bench.sent[-1]), digest=new.digest))
+    bench.planner.answered(replace(chunk_for(bench.sent[-1]), digest=new.digest))
     assert bench.ring.merges == 1
 
 
@@ -343,13 +339,13 @@ def test_an_overload_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
     caplog.set_level("INFO")
     bench = Bench()
     for interval_s in (0.0, 0.5, 0.7, 0.0, 0.0):
-        bench.observer.paced(interval_s)
+        bench.planner.paced(interval_s)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "the server is overloaded: a chunk every 0.50 s is what this robot gets",
         "the server keeps up again",
     ]
-    assert bench.observer.counts["overloads"] == 1
+    assert bench.planner.counts["overloads"] == 1
 
 
 def test_an_answer_given_twice_is_refused() -> None:
@@ -387,7 +383,7 @@ def test_a_frame_that_is_too_old_is_not_sent_until_it_is_new_again() -> None:
     bench.now_ns += 600_000_000
     bench.tick()
     assert bench.sent == []
-    assert bench.observer.counts["unsent_stale_frame"] == 1
+    assert bench.planner.counts["unsent_stale_frame"] == 1
     camera.frame = replace_time(camera.frame, bench.now_ns)
     bench.tick()
     assert len(bench.sent) == 1
@@ -421,7 +417,7 @@ def test_an_inference_as_long_as_the_chunk_is_said_and_counted(caplog: pytest.Lo
             bench.tick()
         bench.now_ns += 400_000_000
         bench.answer()
-    assert bench.observer.counts["slower_than_chunk"] == 2
+    assert bench.planner.counts["slower_than_chunk"] == 2
     assert sum("as long as the chunk" in message for message in caplog.messages) == 1
 
 
@@ -454,3 +450,44 @@ def test_the_task_of_a_file_may_change_while_the_robot_works(tmp_path: Path) -> 
     assert bench.sensors.task.text() == "put it down"
     with pytest.raises(ConfigError, match="task_file"):
         Task("", file)
+
+
+@pytest.mark.parametrize(
+    ("told", "rows", "level"),
+    [
+        ({}, 50, "auto"),
+        ({"actions_per_chunk": 30, "chunk_size_threshold": 0.5}, 30, 15),
+        ({"mode": "sequential"}, 25, 0),
+        ({"mode": "sequential", "chunk_size_threshold": 0.2}, 40, 0),
+        ({"mode": "sequential", "chunk_size_threshold": 0.0}, 50, 0),
+        ({"mode": "sequential", "actions_per_chunk": 30}, 30, 0),
+        ({"mode": "sequential", "actions_per_chunk": 30, "chunk_size_threshold": 1.0}, 30, 0),
+    ],
+)
+def test_sequential_takes_the_rows_that_it_is_told(told: dict[str, Any], rows: int, level: int | str) -> None:
+    assert PlannerSettings(**told).asking(replace(POLICY, chunk_size=50)) == Asking(rows, level)
+
+
+def test_sequential_with_nothing_to_execute_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chunk_size_threshold: 1 leaves mode=sequential nothing to execute"):
+        PlannerSettings(mode="sequential", chunk_size_threshold=1.0).asking(POLICY)
+
+
+def test_sequential_asks_with_nothing_left() -> None:
+    bench = Bench(mode="sequential", rows=10)
+    bench.tick()
+    bench.answer(rows=5)
+    for _ in range(5):
+        bench.tick()
+    assert len(bench.sent) == 1
+    bench.tick()
+    assert [(o.timestep, o.must_go) for o in bench.sent] == [(0, True), (5, True)]
+    with pytest.raises(ProtocolError, match="chunk is 10x2, asked for at most 5x2"):
+        bench.answer(rows=10)
+
+
+def test_a_planner_takes_the_settings_of_a_run_by_their_names() -> None:
+    config = StartConfig(NoRobotConfig(), fps=20.0, starve_risk=0.1, aggregate_fn_name="average", mode="sequential")
+    assert PlannerSettings.of(config, filtered=True) == PlannerSettings(
+        fps=20.0, starve_risk=0.1, aggregate_fn_name="average", mode="sequential", filtered=True
+    )
