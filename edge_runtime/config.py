@@ -182,9 +182,7 @@ class StartConfig:
     fps: float = 30.0  # actions per second, as the policy was trained
     control_hz: float | None = None  # of the loop: k * fps, k whole; by default fps
     mode: Mode = "async"  # sequential stands still until each chunk has come, to compare
-    actions_per_chunk: int | None = (
-        None  # by default all of the policy's chunk; sequential: what async would execute of it
-    )
+    actions_per_chunk: int | None = None  # by default all of a chunk; sequential: half of it
     chunk_size_threshold: float | Literal["auto"] = "auto"  # ask when the queue holds at most this part of a chunk
     starve_risk: float = 0.01  # auto: chance that the queue runs dry before a chunk comes
     aggregate_fn_name: str | None = None  # a name or module:function; by default linear_blend, or as it was trained
