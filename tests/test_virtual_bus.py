@@ -11,12 +11,26 @@ import numpy as np
 import pytest
 import scservo_sdk as sdk
 
-from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.errors import BusError, ConfigError, OutputError
 from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.calibration import Mode, load
-from edge_runtime.motors.feetech import REGISTERS, Frame, Instruction, encode, frame
+from edge_runtime.motors.feetech import (
+    REGISTERS,
+    Frame,
+    FrameDecoder,
+    Instruction,
+    encode,
+    frame,
+    ping,
+    read,
+    sync_read,
+    sync_write,
+)
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import CALIBRATION, to_ticks, to_units, write_calibration
+from edge_runtime.virtual_arm.chain import WEIGHTS, ServoChain
+from edge_runtime.virtual_arm.port import VirtualClock, VirtualPort
+from edge_runtime.virtual_arm.servos import Felt
 
 IDS = range(1, 7)
 POSITIONS = {1: 1111, 2: 2222, 3: 1333, 4: 2444, 5: 1555, 6: 2666}
@@ -98,10 +112,10 @@ def test_sdk_sync_reads_and_writes(client: Client, arm: VirtualBus) -> None:
 
 
 def test_sdk_sees_the_error_byte(client: Client, arm: VirtualBus) -> None:
-    arm.inject({"fault": "flags", "ids": [2], "bits": "overload"})
-    assert client.read(2, "Present_Position") == (2222, sdk.COMM_SUCCESS, 32)
-    assert client.read(2, "Status") == (32, sdk.COMM_SUCCESS, 32)
-    assert client.write(2, "Torque_Enable", 1) == (sdk.COMM_SUCCESS, 32)
+    arm.inject({"fault": "flags", "ids": [5], "bits": "overload"})
+    assert client.read(5, "Present_Position") == (1555, sdk.COMM_SUCCESS, 32)
+    assert client.read(5, "Status") == (32, sdk.COMM_SUCCESS, 32)
+    assert client.write(5, "Torque_Enable", 1) == (sdk.COMM_SUCCESS, 32)
     assert client.sync_read("Present_Position") == (sdk.COMM_SUCCESS, POSITIONS)
 
 
@@ -134,6 +148,110 @@ def test_sdk_client_may_come_and_go(arm: VirtualBus) -> None:
         client = Client(arm.path)
         assert client.sync_read("Present_Position") == (sdk.COMM_SUCCESS, POSITIONS)
         client.port.closePort()
+
+
+def test_sdk_changes_an_id_and_is_answered_under_the_old_one(client: Client, arm: VirtualBus) -> None:
+    """As LeRobot's `setup_motor` does, and waits for it."""
+    assert client.write(6, "Lock", 0) == (sdk.COMM_SUCCESS, 0)
+    assert client.write(6, "ID", 9) == (sdk.COMM_SUCCESS, 0)
+    assert client.read(9, "Present_Position") == (POSITIONS[6], sdk.COMM_SUCCESS, 0)
+
+
+def test_a_broadcast_ping_is_answered_and_a_broadcast_read_is_not(client: Client, arm: VirtualBus) -> None:
+    client.port.ser.write(frame(sdk.BROADCAST_ID, Instruction.READ, bytes((56, 2))))
+    client.port.ser.write(frame(sdk.BROADCAST_ID, Instruction.PING))
+    arm.log.wait_for(lambda entry: entry.request is not None and entry.frame.servo == 6, 20.0)
+    assert [entry.instruction for entry in arm.log] == ["READ", "PING", *["STATUS"] * 6]
+
+
+def test_a_servo_lies_about_one_register_and_its_answer_is_whole(client: Client, arm: VirtualBus) -> None:
+    arm.inject({"fault": "lie", "ids": [3], "value": 200, "count": 2})
+    assert client.read(3, "Present_Temperature")[0] == 30
+    assert client.sync_read("Present_Position") == (sdk.COMM_SUCCESS, POSITIONS | {3: 200})
+    assert client.read(3, "Present_Position") == (200, sdk.COMM_SUCCESS, 0)
+    assert client.read(3, "Present_Position") == (POSITIONS[3], sdk.COMM_SUCCESS, 0)
+    arm.inject({"fault": "lie", "ids": [3], "name": "Present_Load", "value": -5})
+    assert client.read(3, "Present_Load")[0] == 5 | 1 << 10
+
+
+def test_a_write_is_answered_and_lost(client: Client, arm: VirtualBus) -> None:
+    arm.inject({"fault": "lost_write", "ids": [2], "name": "Goal_Position", "count": 2})
+    assert client.write(2, "Acceleration", 50) == (sdk.COMM_SUCCESS, 0)
+    assert client.write(2, "Goal_Position", 1000) == (sdk.COMM_SUCCESS, 0)
+    client.sync_write("Goal_Position", dict.fromkeys(IDS, 1200))
+    assert client.sync_read("Goal_Position")[1] == dict.fromkeys(IDS, 1200) | {2: POSITIONS[2]}
+    assert arm.servos[2].get("Acceleration") == 50
+    client.write(2, "Goal_Position", 1000)
+    assert arm.servos[2].get("Goal_Position") == 1000
+
+
+def test_an_echo_is_lost(arm: VirtualBus) -> None:
+    arm.inject({"fault": "echo"})
+    with Bus(arm.path, echo=True) as bus:
+        assert bus.read(1, "Present_Position") == 1111
+        arm.inject({"fault": "lost_echo", "count": 1})
+        with pytest.raises(BusError, match="does not echo"):
+            bus.sync_write("Goal_Position", {1: 1111})
+        assert bus.read(1, "Present_Position") == 1111
+
+
+def test_a_detached_servo_has_no_supply_and_hears_nothing(client: Client, arm: VirtualBus) -> None:
+    client.sync_write("Torque_Enable", dict.fromkeys(IDS, 1))
+    arm.inject({"fault": "detach", "ids": [2, 3]})
+    client.patience_ms = 300.0
+    assert client.packets.ping(client.port, 2)[1] == sdk.COMM_RX_TIMEOUT
+    arm.inject({"fault": "attach", "ids": [2]})
+    client.patience_ms = 10_000.0
+    assert client.read(2, "Torque_Enable") == (0, sdk.COMM_SUCCESS, 0)
+    arm.inject({"fault": "clear"})
+    assert client.read(3, "Torque_Enable") == (0, sdk.COMM_SUCCESS, 0)
+
+
+def test_the_servos_write_down_what_they_did() -> None:
+    seconds = [0.0]
+    chain = ServoChain(clock=lambda: seconds[0])
+    goals = dict.fromkeys(IDS, 2048) | {1: 2388}
+    for request in (sync_write("Torque_Enable", dict.fromkeys(IDS, 1)), sync_write("Goal_Position", goals)):
+        chain.hear(*FrameDecoder().feed(request))
+    seconds[0] = 0.5
+    chain.advance()
+    chain.hear(*FrameDecoder().feed(sync_write("Torque_Limit", {2: 100})))
+    seconds[0] = 0.6
+    chain.advance()
+    torque = [(each.time_s, all(each.torque)) for each in chain.moments]
+    assert torque == [(0.0, False), (0.0, True), (0.0, True), (0.5, True), (0.5, True), (0.6, True)]
+    assert [each.goals[0] for each in chain.moments] == [2048, 2048, 2388, 2388, 2388, 2388]
+    assert [each.limits[1] for each in chain.moments] == [1000] * 4 + [100] * 2
+    assert [each.positions[0] for each in chain.moments][2:] == [2048, 2388, 2388, 2388]
+    assert [each.fastest[0] for each in chain.moments] == [0, 0, 0, 3400, 0, 0]  # though it is at rest by then
+    assert chain.moments[-1].positions[1] == pytest.approx(2048 + 0.1 * 3400 * 0.06)
+    assert chain.moments[-1].fastest[1] == pytest.approx(3400 * 0.06)
+
+
+def test_in_one_process_on_a_clock_that_only_waiting_moves() -> None:
+    clock = VirtualClock()
+    chain = ServoChain(clock=clock, wire_time=True)
+    port = VirtualPort(chain, clock)
+    port.open()
+    port.write(sync_read(IDS, "Present_Position"))
+    heard = FrameDecoder().feed(b"".join(port.read(port.now() + 0.05) for _ in IDS))
+    assert [status.servo for status in heard] == list(IDS)
+    assert clock.now() == pytest.approx(14 * 10e-6 + 6 * (500e-6 + 8 * 10e-6))
+    chain.inject({"fault": "deaf", "ids": [4]})
+    port.write(read(4, "Present_Position"))
+    assert port.read(7.0) == b""
+    assert clock.now() == 7.0
+    port.write(ping(1))
+    assert port.read(8.0, most=2) + port.read(8.0, most=99) == frame(1, 0)
+    chain.inject({"fault": "unplug"})
+    with pytest.raises(BusError, match="the port is gone"):
+        port.write(ping(1))
+    with pytest.raises(BusError, match="is not there"):
+        port.open()
+    chain.inject({"fault": "replug"})
+    port.open()
+    port.write(ping(1))
+    assert port.read(8.0) == frame(1, 0)
 
 
 def test_reg_write_waits_for_action(client: Client, arm: VirtualBus) -> None:
@@ -171,8 +289,8 @@ def test_nonsense_harms_nobody(client: Client, arm: VirtualBus) -> None:
 class Weight:
     """A plant that hangs where it hangs."""
 
-    def positions_ticks(self) -> list[float]:
-        return [1000.4, 2000.6, 3000.0, 1500.0, 1600.0, 1700.0]
+    def felt(self) -> list[Felt]:
+        return [Felt(shaft, 0.0, 0.0) for shaft in (1000.4, 2000.6, 3000.0, 1500.0, 1600.0, 1700.0)]
 
 
 def test_a_plant_says_where_the_shafts_are_and_is_told_where_to_go() -> None:
@@ -182,9 +300,13 @@ def test_a_plant_says_where_the_shafts_are_and_is_told_where_to_go() -> None:
         client.write(2, "Torque_Enable", 1)
         client.write(2, "Goal_Position", 3000)
         client.port.closePort()
-        setpoints, torque = arm.targets()
-        assert torque.tolist() == [0, 1, 0, 0, 0, 0]
-        assert setpoints.tolist() == [1000.4, 2000.6, 3000.0, 1500.0, 1600.0, 1700.0]  # time stands still
+        arm.inject({"fault": "push", "ids": [3], "force": -0.5})
+        targets = arm.targets()
+        assert targets.forces.tolist() == [1] * 6  # one is under torque; five stand where they were put
+        assert targets.setpoints.tolist() == [2048, 2000.6, 2048, 2048, 2048, 2048]  # time stands still
+        assert targets.pushes.tolist() == [0, 0, -0.5, 0, 0, 0]
+        arm.inject({"fault": "hand", "on": False, "ids": [1, 3, 4, 5, 6]})
+        assert arm.targets().forces.tolist() == [0, 1, 0, 0, 0, 0]
 
 
 def time_of(arm: VirtualBus, cycles: int = 20) -> float:
@@ -302,6 +424,13 @@ def test_the_log_forgets_the_oldest() -> None:
         ({"fault": "power", "on": "off"}, "on: 'off' is neither true nor false"),
         ({"fault": "register", "name": "Gaol_Position", "value": 1}, "did you mean Goal_Position"),
         ({"fault": "register", "name": "Lock", "value": 70000}, "value: 70000"),
+        ({"fault": "lie", "ids": [1]}, "value: lie needs it"),
+        ({"fault": "lie", "name": "Present_Positon", "value": 1}, "did you mean Present_Position"),
+        ({"fault": "push", "ids": [2]}, "force: push needs it"),
+        ({"fault": "push", "force": 3}, r"force: 3 is not a number in -2\.\.2"),
+        ({"fault": "hand", "ids": [2]}, "position: hand needs it"),
+        ({"fault": "hand", "ids": [2], "position": float("nan")}, "position: nan is not a number"),
+        ({"fault": "detach", "on": False}, "on: detach takes ids"),
     ],
 )
 def test_a_wrong_order_is_refused(arm: VirtualBus, order: dict[str, Any], message: str) -> None:
@@ -331,16 +460,33 @@ def test_units_of_the_virtual_arm_are_lerobots() -> None:
 # A bench: hands, new servos, other rates.
 
 
+def hand(arm: ServoChain, positions: dict[int, float]) -> None:
+    for joint, position in positions.items():
+        arm.inject({"fault": "hand", "ids": [joint], "position": position})
+
+
 def test_a_hand_turns_a_limp_joint_past_the_encoders_end_and_not_an_energised_one() -> None:
     with VirtualBus() as arm, Bus(arm.path) as bus:
-        arm.turn({1: 4095, 2: 4096, 3: -1})
+        hand(arm, {1: 4095, 2: 4096, 3: -1})
         assert bus.read_all("Present_Position", [1, 2, 3]) == {1: 4095, 2: 0, 3: 4095}
         arm.inject({"fault": "register", "ids": [2], "name": "Phase", "value": 12 | 16})
         assert bus.read(2, "Present_Position") == 4096  # with multi-turn feedback
         bus.establish("Goal_Position", {4: 2048})
         bus.establish("Torque_Enable", {4: 1})
-        arm.turn({4: 100})
+        with pytest.raises(ConfigError, match="ids: servo 4 is under torque, against which no hand"):
+            hand(arm, {4: 100})
         assert bus.read(4, "Present_Position") == 2048
+
+
+def test_a_hand_holds_until_it_lets_go() -> None:
+    seconds = [0.0]
+    arm = ServoChain(clock=lambda: seconds[0])
+    hand(arm, {2: 1500})
+    seconds[0] = 1.0
+    assert arm.positions()[1] == 1500
+    arm.inject({"fault": "hand", "ids": [2], "on": False})
+    seconds[0] = 9.0
+    assert arm.positions().tolist() == [2048, WEIGHTS[2].rest, 2048, 2048, 2048, 2048]
 
 
 def test_a_servo_hears_only_its_own_rate_and_answers_to_the_id_in_its_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,14 +12,13 @@ from types import TracebackType
 from typing import Any
 
 import mujoco
-import numpy as np
-import numpy.typing as npt
 
 from edge_runtime.errors import ConfigError
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import to_ticks, to_units
 from edge_runtime.virtual_arm.model import SUBSTEP_S
 from edge_runtime.virtual_arm.scene import STATE_NAMES, Scene
+from edge_runtime.virtual_arm.servos import Felt
 
 _STRIDE = 2  # substeps at a time: 240 wake-ups a second
 STRIDE_S = _STRIDE * SUBSTEP_S
@@ -26,8 +26,7 @@ STRIDE_S = _STRIDE * SUBSTEP_S
 _CATCH_UP_S = 0.1  # what this machine falls behind beyond it is lost
 _KEPT_FRAMES = 20_000  # of the bus, over a minute at 30 Hz
 _TOLD_FRAMES = 2_000
-
-Ticks = npt.NDArray[np.float64]
+_TICKS_PER_RADIAN = 4095 / math.tau
 
 
 class VirtualArm:
@@ -55,7 +54,7 @@ class VirtualArm:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="virtual-physics", daemon=True)
         self._open = ExitStack()
-        self._shafts: Ticks = np.zeros(6)
+        self._felt: list[Felt] = [Felt(0.0, 0.0, 0.0)] * 6
         self.lost_s = 0.0  # of real time that was not simulated
         self.bus = VirtualBus(
             link=link,
@@ -68,18 +67,19 @@ class VirtualArm:
         )
         self._place(seed)
 
-    def positions_ticks(self) -> Ticks:
-        """Shaft positions (6,) after the last step; waits for nobody."""
-        return self._shafts
+    def felt(self) -> list[Felt]:
+        """What the servos feel of the scene after its last step; waits for no thread."""
+        return self._felt
 
     def advance(self) -> None:
         """Simulate a stride: the servos drive the arm, then feel where it has come to."""
         with self._lock:
-            setpoints, forces = self.bus.targets()
-            self._scene.drive(self._scene.to_radians(to_units(setpoints)))
-            self._scene.limit_force(forces)
+            targets = self.bus.targets()
+            self._scene.drive(self._scene.to_radians(to_units(targets.setpoints)))
+            self._scene.limit_force(targets.forces)
+            self._scene.push(targets.pushes)
             self._scene.advance(_STRIDE)
-            self._shafts = to_ticks(self._scene.joint_state())
+            self._feel()
 
     def snapshot(self, data: Any) -> None:
         """Copy the scene's state into `data` (mujoco.MjData), for who draws it."""
@@ -139,8 +139,13 @@ class VirtualArm:
     def _place(self, seed: int) -> None:
         with self._lock:
             self._scene.reset(seed, self._goal)
-            self._shafts = to_ticks(self._scene.joint_state())
-            self.bus.place(self._shafts)
+            self._feel()
+            self.bus.place([each.shaft for each in self._felt])
+
+    def _feel(self) -> None:
+        ticks = to_ticks(self._scene.joint_state())
+        velocities = self._scene.velocities() * _TICKS_PER_RADIAN
+        self._felt = list(map(Felt, ticks.tolist(), velocities.tolist(), self._scene.forces().tolist()))
 
     def _run(self) -> None:
         """Keep the scene at the clock, a stride at a time."""

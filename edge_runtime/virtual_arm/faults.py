@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.motors.feetech import ERROR_BITS, REGISTERS, frame
+from edge_runtime.motors.feetech import ERROR_BITS, REGISTERS, TICKS_PER_TURN, frame
+from edge_runtime.virtual_arm.servos import pack
 
-# name -> what it does; the first two groups take ids, rate (0..1) and count (how often at most)
+# name -> what it does; the first three groups take rate (0..1) and count (how often at most), the first two also ids
 LINE_FAULTS = {
     "deaf": "the servo does not hear the request",
     "silent": "the servo hears, does as it is told, and does not answer",
@@ -22,27 +23,50 @@ LINE_FAULTS = {
     "junk": "random bytes come before it",
     "bytewise": "its bytes come one at a time, delay_s apart",
 }
+SERVO_FAULTS = {
+    "lie": "the servo answers value where register name is read (Present_Position unless it says so)",
+    "lost_write": "the servo answers a write, of register name if that is given, and does not take it",
+}
 REQUEST_FAULTS = {
     "order": "the answers to a sync read come in reverse order",
     "echo": "the line returns every byte that is sent",
+    "lost_echo": "a line that echoes does not return a request",
 }
+LASTING = {**LINE_FAULTS, **SERVO_FAULTS, **REQUEST_FAULTS}
 ACTS = {
     "flags": "status error: bits is a number or one of the names; 0 takes them away",
     "register": "put value into register name",
     "reboot": "the servo restarts, with torque off",
+    "factory": "the servo forgets its id, its calibration and all else, as a new one",
     "power": "on: false takes the servos' supply, and leaves the adapter",
+    "detach": "the servo is taken off the cable, and has no supply",
+    "attach": "it is put back",
+    "push": "something pushes the joint with force, in parts of the servo's stall force, -2..2; 0 ends it",
+    "hand": "a hand turns a joint without torque to position (counts of the shaft) and holds it; on: false lets go",
     "unplug": "the port disappears",
     "replug": "the port comes back",
     "clear": "all of these end; ports and power come back",
 }
 _KEYS = {
     **dict.fromkeys(LINE_FAULTS, ("ids", "rate", "count", "on", "delay_s")),
+    "lie": ("ids", "rate", "count", "on", "name", "value"),
+    "lost_write": ("ids", "rate", "count", "on", "name"),
     **dict.fromkeys(REQUEST_FAULTS, ("on", "rate", "count")),
     "flags": ("ids", "bits"),
     "register": ("ids", "name", "value"),
-    "reboot": ("ids",),
+    **dict.fromkeys(("reboot", "factory", "detach", "attach"), ("ids",)),
     "power": ("on",),
+    "push": ("ids", "force"),
+    "hand": ("ids", "position", "on"),
     **dict.fromkeys(("unplug", "replug", "clear"), ()),
+}
+_NEEDED = {
+    "flags": ("bits",),
+    "register": ("name", "value"),
+    "lie": ("value",),
+    "power": ("on",),
+    "push": ("force",),
+    "hand": ("position",),
 }
 _FOREIGNER = 99  # the id of a servo that is not there
 _NAMED_BITS = {name: bit for bit, name in ERROR_BITS.items()}
@@ -50,7 +74,7 @@ _NAMED_BITS = {name: bit for bit, name in ERROR_BITS.items()}
 
 @dataclass(frozen=True)
 class Order:
-    """A fault that was checked: `kind` is a word of the three tables above."""
+    """A fault that was checked: `kind` is a word of the four tables above."""
 
     kind: str
     ids: frozenset[int]
@@ -61,6 +85,15 @@ class Order:
     bits: int = 0
     name: str = ""
     value: int = 0
+    force: float = 0.0
+    position: float = 0.0
+
+    def concerns(self, address: int, count: int) -> bool:
+        """Whether its register, if it has one, lies in the `count` bytes from `address`."""
+        if not self.name:
+            return True
+        register = REGISTERS[self.name]
+        return address <= register.address and register.address + register.size <= address + count
 
 
 def parse(order: Mapping[str, Any], servos: Collection[int]) -> Order:
@@ -73,20 +106,24 @@ def parse(order: Mapping[str, Any], servos: Collection[int]) -> Order:
     for key in order:
         if key != "fault" and key not in allowed:
             raise ConfigError(f"{key}: {kind} takes {', '.join(allowed) or 'nothing'}")
-    for key in {"flags": ("bits",), "register": ("name", "value"), "power": ("on",)}.get(kind, ()):
-        if key not in order:
+    on = _truth(order.get("on", True))
+    for key in _NEEDED.get(kind, ()):
+        if key not in order and on:
             raise ConfigError(f"{key}: {kind} needs it")
-    name = _register(order["name"]) if kind == "register" else ""
+    named = order.get("name", "Present_Position" if kind == "lie" else None)
+    name = "" if named is None else _register(named)
     return Order(
         kind,
         ids=_ids(order.get("ids", list(servos)), servos),
         rate=_number(order, "rate", 1.0, 0, 1),
         count=None if order.get("count") is None else int(_number(order, "count", 0, 0, 1_000_000)),
-        on=_truth(order.get("on", True)),
+        on=on,
         delay_s=_number(order, "delay_s", 0.02 if kind == "late" else 0.0, 0, 10),
         bits=_bits(order.get("bits", 0)),
         name=name,
         value=_value(order, name) if name else 0,
+        force=_number(order, "force", 0.0, -2, 2),
+        position=_number(order, "position", 0.0, -TICKS_PER_TURN, 2 * TICKS_PER_TURN),
     )
 
 
@@ -95,28 +132,42 @@ class Faults:
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
-        self._orders: dict[str, Order] = {}
-        self._left: dict[str, int] = {}
+        self._orders: dict[tuple[str, str], Order] = {}  # by kind and register
+        self._left: dict[Order, int] = {}
 
     def set(self, order: Order) -> None:
-        """Put `order` into force in place of an earlier one of its kind, or end that."""
-        self._orders.pop(order.kind, None)
+        """Put `order` into force in place of an earlier one of its kind and register, or end that."""
+        self._left.pop(self._orders.pop((order.kind, order.name), order), None)
         if order.on:
-            self._orders[order.kind] = order
-            self._left[order.kind] = -1 if order.count is None else order.count
+            self._orders[order.kind, order.name] = order
+            self._left[order] = -1 if order.count is None else order.count
 
     def clear(self) -> None:
         self._orders.clear()
+        self._left.clear()
 
-    def strikes(self, kind: str, servo: int | None = None) -> Order | None:
-        """The order of this kind, if it is in force and hits this time."""
-        order = self._orders.get(kind)
-        if order is None or (servo is not None and servo not in order.ids) or not self._left[kind]:
-            return None
-        if order.rate < 1 and self._random.random() >= order.rate:
-            return None
-        self._left[kind] -= self._left[kind] > 0
-        return order
+    def strikes(self, kind: str, servo: int | None = None, address: int = 0, count: int = 0) -> Order | None:
+        """The order of this kind that is in force, about that servo and those registers, and hits this time."""
+        return next(self._striking(kind, servo, address, count), None) if self._orders else None
+
+    def _striking(self, kind: str, servo: int | None, address: int, count: int) -> Iterator[Order]:
+        for (word, _), order in self._orders.items():
+            meant = word == kind and (servo is None or servo in order.ids) and order.concerns(address, count)
+            if meant and self._hits(order):
+                yield order
+
+    def _hits(self, order: Order) -> bool:
+        if not self._left[order] or (order.rate < 1 and self._random.random() >= order.rate):
+            return False
+        self._left[order] -= self._left[order] > 0
+        return True
+
+    def tell(self, servo: int, address: int, data: bytes) -> bytes:
+        """What the servo answers instead of `data`, which was read from `address`."""
+        for lie in self._striking("lie", servo, address, len(data)):
+            start, value = REGISTERS[lie.name].address - address, pack(lie.name, lie.value)
+            data = data[:start] + value + data[start + len(value) :]
+        return data
 
     def distort(self, servo: int, raw: bytes) -> bytes:
         """The bytes that come instead of the answer `raw`."""

@@ -31,6 +31,7 @@ class Scene:
         self.model = build_model() if model is None else model
         self.data = mujoco.MjData(self.model)
         self._angles = np.array([self.model.joint(name).qposadr[0] for name in JOINTS])
+        self._dofs = np.array([self.model.joint(name).dofadr[0] for name in JOINTS])
         self._drives = np.array([self.model.actuator(name).id for name in JOINTS])
         self.lower, self.upper = self.model.actuator_ctrlrange[self._drives].T  # rad
         self._full_force = self.model.actuator_forcerange[self._drives].copy()
@@ -75,6 +76,10 @@ class Scene:
         """Let each actuator use no more than `fractions` (6,) 0..1 of its force; 0 is a limp joint."""
         self.model.actuator_forcerange[self._drives] = self._full_force * fractions[:, None]
 
+    def push(self, fractions: np.ndarray) -> None:
+        """Push on each joint with `fractions` (6,) of its actuator's full force, until told otherwise."""
+        self.data.qfrc_applied[self._dofs] = self._full_force[:, 1] * fractions
+
     def advance(self, substeps: int) -> None:
         """Let `substeps` of 1/480 s pass; the episode is judged at the end of each control tick."""
         while substeps > 0:
@@ -88,6 +93,14 @@ class Scene:
     def angles(self) -> np.ndarray:
         """Joint angles (6,) in rad."""
         return np.asarray(self.data.qpos[self._angles])
+
+    def velocities(self) -> np.ndarray:
+        """Joint velocities (6,) in rad/s."""
+        return np.asarray(self.data.qvel[self._dofs])
+
+    def forces(self) -> np.ndarray:
+        """What the actuators exert (6,), -1..1 of their full force."""
+        return np.asarray(self.data.actuator_force[self._drives] / self._full_force[:, 1])
 
     def joint_state(self) -> np.ndarray:
         """Joint positions (6,) in joint units."""

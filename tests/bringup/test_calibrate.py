@@ -43,10 +43,14 @@ def flags(arm: VirtualBus, folder: Path) -> list[str]:
     return ["calibrate", *(f"--robot.{name}={value}" for name, value in robot.items())]
 
 
+def hand(arm: VirtualBus, joint: int, position: float) -> None:
+    arm.inject({"fault": "hand", "ids": [joint], "position": position})
+
+
 def turn(arm: VirtualBus, joint: int, shaft: float) -> None:
     """Turn a joint by hand, slowly enough for the program to see each step, and wait until it has seen the last."""
     while (at := arm.servos[joint].shaft) != shaft:
-        arm.turn({joint: at + max(-1000.0, min(1000.0, shaft - at))})
+        hand(arm, joint, at + max(-1000.0, min(1000.0, shaft - at)))
         wait_until_seen(arm, joint)
 
 
@@ -118,7 +122,7 @@ def test_a_range_across_the_encoders_end_is_centred(arm: VirtualBus, tmp_path: P
     """Homed far from the middle, so that the wrap lies inside: LeRobot would record 0..4095."""
     with Person(*flags(arm, tmp_path)) as person:
         person.see("1. Move")
-        arm.turn({4: MIDDLES[4] + 3000})  # its far end; nobody looks yet
+        hand(arm, 4, MIDDLES[4] + 3000)  # its far end; nobody looks yet
         person.press()
         person.see("Press Enter when")
         wait_until_seen(arm, 4)
@@ -129,9 +133,9 @@ def test_a_range_across_the_encoders_end_is_centred(arm: VirtualBus, tmp_path: P
         assert person.leave() == 0
     wrist = calibrations.load(tmp_path / "my_arm.json")["wrist_flex"]
     assert (wrist.range_min, wrist.range_max) == (547, 3547)
-    arm.turn({4: MIDDLES[4]})
+    hand(arm, 4, MIDDLES[4])
     assert arm.servos[4].get("Present_Position") == 547
-    arm.turn({4: MIDDLES[4] + 3000.0})
+    hand(arm, 4, MIDDLES[4] + 3000.0)
     assert arm.servos[4].get("Present_Position") == 3547
 
 

@@ -21,7 +21,7 @@ PERIOD_NS = 1_000_000_000 // 10  # a tick for each look
 
 @pytest.fixture
 def arm() -> Iterator[VirtualBus]:
-    with VirtualBus(seed=3) as arm:
+    with VirtualBus(seed=3, weights={}) as arm:
         for servo in arm.servos.values():
             servo.write(40, b"\1")
         yield arm
@@ -67,7 +67,7 @@ def test_each_in_turn_and_what_its_registers_hold(arm: VirtualBus, bus: Bus) -> 
         "Present_Temperature": 41,
         "Present_Current": 200,
     }.items():
-        arm.inject({"fault": "register", "ids": [2], "name": name, "value": value})
+        arm.inject({"fault": "lie", "ids": [2], "name": name, "value": value})
     port = port_on(bus)
     assert port.health == (None,) * 6
     loop_on(port, ticks=12)
@@ -177,7 +177,7 @@ def test_what_begins_and_what_ends_is_said_once(arm: VirtualBus, bus: Bus, caplo
     arm.inject({"fault": "flags", "ids": [6], "bits": "overload"})
     arm.inject({"fault": "register", "ids": [1], "name": "Present_Temperature", "value": 61})
     arm.inject({"fault": "register", "ids": [2], "name": "Present_Voltage", "value": 95})
-    arm.inject({"fault": "register", "ids": [4], "name": "Present_Load", "value": 850})
+    arm.inject({"fault": "lie", "ids": [4], "name": "Present_Load", "value": 850})
     assert sorted(go(12)) == [
         "gripper (id 6) reports overload",
         "shoulder_lift (id 2) is at 9.5 V, of 12.0",

@@ -12,11 +12,9 @@ import os
 import sys
 import time
 
-import numpy as np
-import numpy.typing as npt
-
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import to_ticks
+from edge_runtime.virtual_arm.servos import Felt
 from scripts.benches.vs_lerobot import motion
 
 PRIORITY = 50
@@ -28,8 +26,9 @@ class Puppet:
     def __init__(self, how: motion.Motion, offset: float) -> None:
         self._how, self._offset = how, offset
 
-    def positions_ticks(self) -> npt.NDArray[np.float64]:
-        return np.asarray(to_ticks(motion.positions(self._how, time.monotonic(), self._offset)))
+    def felt(self) -> list[Felt]:
+        ticks = to_ticks(motion.positions(self._how, time.monotonic(), self._offset))
+        return [Felt(tick, 0.0, 0.0) for tick in ticks.tolist()]
 
 
 def main() -> None:
