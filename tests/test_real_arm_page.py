@@ -113,16 +113,17 @@ class Newcomer:
             self._bench.inject({"fault": "register", "ids": [joint], "name": "ID", "value": 1})
         for joint in reversed(ALL):
             terminal.see(f"Connect the {JOINTS[joint - 1]}'s servo only")
-            self._bench.inject({"fault": "deaf", "ids": [other for other in ALL if other != joint]})
+            self._bench.inject({"fault": "detach"})
+            self._bench.inject({"fault": "attach", "ids": [joint]})
             terminal.press()
         terminal.see("chain all six")
-        self._bench.inject({"fault": "deaf", "ids": ALL, "on": False})
+        self._bench.inject({"fault": "attach"})
         terminal.press()
         terminal.see("all six answer")
 
     def _calibrate(self, terminal: Person) -> None:
         terminal.see("1. Move")
-        self._bench.turn(dict.fromkeys(ALL, MIDDLE))
+        self._bench.inject({"fault": "hand", "position": MIDDLE})
         terminal.press()
         terminal.see("Press Enter when")
         for joint, entry in CALIBRATION.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -11,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import serial
 
 from edge_runtime.motors.calibration import JOINTS
 from edge_runtime.motors.feetech import FrameDecoder, Instruction, frame
+from edge_runtime.virtual_arm.faults import ACTS
 from edge_runtime.virtual_arm.scene import FIXED_GOAL, STATE_NAMES
 
 REFERENCE = Path(__file__).parent / "checkpoints" / "scene_reference.npz"
@@ -227,6 +230,77 @@ def test_a_wrong_request_is_answered_with_what_is_wrong(running, path, order, co
     answer = refusal(running["http"] + path, order)
     assert answer[0] == code
     assert said in answer[1]
+
+
+def ask(running, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, str]:
+    """Status and body of a request whose headers are as they are given."""
+    connection = http.client.HTTPConnection(running["http"].removeprefix("http://"), timeout=PATIENCE_S)
+    with closing(connection):
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+FACTORY = b'{"fault": "register", "ids": [5], "name": "P_Coefficient", "value": 99}'
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"Host": "127.0.0.1:1", "Origin": "http://evil.example"}, "Origin: 'http://evil.example' is not"),
+        ({"Host": "127.0.0.1:1", "Origin": "null"}, "Origin: 'null' is not"),  # a sandboxed frame, a file
+        (
+            {"Host": "127.0.0.1:1", "Origin": "http://127.0.0.1:2"},
+            "is not http://127.0.0.1:1",
+        ),
+        ({"Host": "127.0.0.1:1", "Origin": "https://127.0.0.1:1"}, "is not http://127.0.0.1:1"),
+        ({"Host": "rebound.example:1", "Origin": "http://rebound.example:1"}, "Host: 'rebound.example:1' is not"),
+        ({"Host": "127.0.0.1.evil.example:1"}, "Host: '127.0.0.1.evil.example:1' is not"),
+        ({"Host": "localhost:1@evil.example"}, "Host: 'localhost:1@evil.example' is not"),
+        ({}, "Host: '' is not"),
+    ],
+)
+def test_a_page_of_another_origin_presses_no_button(running, client, headers, said):
+    before = client.ask(5, Instruction.READ, bytes([21, 1]), 1)[0].parameters
+    status, body = ask(running, "POST", "/fault", headers, FACTORY)
+    assert status == 403
+    assert said in json.loads(body)["error"]
+    assert client.ask(5, Instruction.READ, bytes([21, 1]), 1)[0].parameters == before
+
+
+@pytest.mark.parametrize("path", ["/", "/joints", "/log", "/cameras/static"])
+def test_a_name_that_was_made_to_mean_this_machine_reads_nothing(running, path):
+    assert ask(running, "GET", path, {"Host": "rebound.example"})[0] == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost:9000", "LOCALHOST", "[::1]:1"])
+@pytest.mark.parametrize("origin", [True, False])
+def test_our_own_page_and_programs_do_wherever_the_port_is_forwarded_to(running, host, origin):
+    headers = {"Host": host} | ({"Origin": f"http://{host}"} if origin else {})
+    assert ask(running, "POST", "/fault", headers, b'{"fault": "clear"}') == (200, '{"injected": {"fault": "clear"}}')
+    assert ask(running, "GET", "/joints", headers)[0] == 200
+
+
+def test_the_joints_are_told_as_the_bus_tells_them(running, client):
+    post(running["http"] + "/episode", {"seed": 0})
+    joints = get(running["http"] + "/joints")
+    assert [(each["joint"], each["id"], each["attached"], each["torque"]) for each in joints] == [
+        (number, number, True, False) for number in range(1, 7)
+    ]
+    np.testing.assert_allclose([each["reported"] for each in joints], client.positions(), atol=40)  # it may yet sway
+
+
+def test_the_page_knows_every_joint_and_says_only_what_is_understood(running):
+    with urllib.request.urlopen(running["http"] + "/", timeout=PATIENCE_S) as answer:
+        page = answer.read().decode()
+    rows = re.findall(r'<tr data-joint="(\d)"><th>(\w+)</th>', page)
+    assert rows == [(str(number), joint) for number, joint in enumerate(JOINTS, start=1)]
+    words = re.findall(r"""(?:fault: |all\()['"](\w+)['"]""", page)
+    assert {"hand", "detach", "factory", "clear"} <= set(words) <= set(ACTS)
+    assert all(path == "/fault" or get(running["http"] + path) for path in re.findall(r'"(/\w+)"', page))
 
 
 def test_the_page_for_people_shows_the_cameras(running, cameras):

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from edge_runtime.motors.feetech import (
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import CALIBRATION, to_ticks, to_units, write_calibration
 from edge_runtime.virtual_arm.chain import WEIGHTS, ServoChain
+from edge_runtime.virtual_arm.faults import KEYS
 from edge_runtime.virtual_arm.port import VirtualClock, VirtualPort
 from edge_runtime.virtual_arm.servos import Felt
 
@@ -405,6 +407,16 @@ def test_the_log_forgets_the_oldest() -> None:
             client.read(servo, "Present_Position")
         client.port.closePort()
         assert [entry.frame.servo for entry in arm.log] == [5, 6, 6]
+
+
+def test_the_page_says_of_each_fault_what_it_takes() -> None:
+    page = Path(__file__).resolve().parents[1] / "docs" / "virtual-arm.md"
+    if not page.exists():
+        pytest.skip("not in a checkout")
+    rows = [line.split("|")[1:3] for line in page.read_text().splitlines() if line.startswith("| `")]
+    told = {word: re.findall(r"`(\w+)`", takes) for words, takes in rows for word in re.findall(r"`(\w+)`", words)}
+    general = {"rate", "count", "on"}
+    assert told == {word: [key for key in keys if word == "power" or key not in general] for word, keys in KEYS.items()}
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def _open(config: VirtualArmConfig, stack: ExitStack) -> dict[str, Any]:
 
     stack.enter_context(arm)
     web = WebServer(
-        pages={"/state": arm.state, "/episode": arm.episode, "/log": arm.frames},
+        pages={"/state": arm.state, "/episode": arm.episode, "/joints": arm.bus.joints, "/log": arm.frames},
         actions={"/episode": place, "/fault": arm.inject},
         cameras=cameras,
         port=config.http_port,

@@ -47,8 +47,9 @@ ACTS = {
     "replug": "the port comes back",
     "clear": "all of these end; ports and power come back",
 }
-_KEYS = {
-    **dict.fromkeys(LINE_FAULTS, ("ids", "rate", "count", "on", "delay_s")),
+KEYS: dict[str, tuple[str, ...]] = {  # what each takes
+    **dict.fromkeys(LINE_FAULTS, ("ids", "rate", "count", "on")),
+    **dict.fromkeys(("late", "bytewise"), ("ids", "rate", "count", "on", "delay_s")),
     "lie": ("ids", "rate", "count", "on", "name", "value"),
     "lost_write": ("ids", "rate", "count", "on", "name"),
     **dict.fromkeys(REQUEST_FAULTS, ("on", "rate", "count")),
@@ -99,10 +100,10 @@ class Order:
 def parse(order: Mapping[str, Any], servos: Collection[int]) -> Order:
     """`order` as JSON has it, such as {"fault": "corrupt", "ids": [3], "rate": 0.1}; ConfigError names the key."""
     kind = order.get("fault")
-    if not isinstance(kind, str) or kind not in _KEYS:
-        near = get_close_matches(str(kind), _KEYS, 1)
-        raise ConfigError(f"fault: {kind!r} is not one of {', '.join(_KEYS)}" + (f"; {near[0]}?" if near else ""))
-    allowed = _KEYS[kind]
+    if not isinstance(kind, str) or kind not in KEYS:
+        near = get_close_matches(str(kind), KEYS, 1)
+        raise ConfigError(f"fault: {kind!r} is not one of {', '.join(KEYS)}" + (f"; {near[0]}?" if near else ""))
+    allowed = KEYS[kind]
     for key in order:
         if key != "fault" and key not in allowed:
             raise ConfigError(f"{key}: {kind} takes {', '.join(allowed) or 'nothing'}")

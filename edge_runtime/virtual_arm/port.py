@@ -6,12 +6,13 @@ import heapq
 import threading
 
 from edge_runtime.errors import BusError
+from edge_runtime.motors.clock import Clock
 from edge_runtime.motors.feetech import FrameDecoder, frame
 from edge_runtime.motors.port import BAUD, Port
 from edge_runtime.virtual_arm.chain import ServoChain
 
 
-class VirtualClock:
+class VirtualClock(Clock):
     """Seconds that pass when they are waited for. Calling it is `now`, as a chain's `clock` is called."""
 
     def __init__(self, seconds: float = 0.0) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -15,18 +15,22 @@ from typing import Any
 
 from edge_runtime.errors import ConfigError, OutputError
 from edge_runtime.virtual_arm.cameras import Cameras
+from edge_runtime.virtual_arm.page import human_page
 
 HOST = "127.0.0.1"
 
 _MOST_BYTES = 64 * 1024
 _BOUNDARY = "frame"
+_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", re.IGNORECASE)  # any port: it may be forwarded
 
 
 class WebServer:
     """Serves JSON from `pages` (path -> answer), orders to `actions` (path -> order to answer) and `cameras`, if any.
 
-    On loopback only; port 0 takes a free one. An action says what is wrong with its order by a ConfigError, which is
-    answered 400. A context manager. Raises OutputError where the port is in use.
+    And a page for people, which asks for /joints, /state and /episode and orders at /fault and /episode. What a web
+    page of another origin sends is answered 403. On loopback only; port 0 takes a free one. An action says what is
+    wrong with its order by a ConfigError, which is answered 400. A context manager. Raises OutputError where the port
+    is in use.
     """
 
     def __init__(
@@ -73,6 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
+        if not self._is_for_us():
+            return
         if self.path == "/":
             names = self.server.cameras.views if self.server.cameras else ()
             self._answer("text/html; charset=utf-8", human_page(list(names)).encode())
@@ -84,6 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, f"there is no {self.path}")
 
     def do_POST(self) -> None:
+        if not self._is_for_us():
+            self.close_connection = True  # the body stays unread
+            return
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or len(length) > 9 or int(length) > _MOST_BYTES:
             self.close_connection = True  # the body stays unread
@@ -100,6 +109,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         else:
             self._answer_json(answer)
+
+    def _is_for_us(self) -> bool:
+        """Whether a program or our own page asks; what a page of another origin sends is refused.
+
+        Host tells a page whose name was made to mean this machine (DNS rebinding), Origin every other.
+        """
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        if _HOST.fullmatch(host) is None:
+            self._refuse(HTTPStatus.FORBIDDEN, f"Host: {host!r} is not 127.0.0.1 or localhost")
+        elif origin is not None and origin.lower() != f"http://{host}".lower():
+            self._refuse(HTTPStatus.FORBIDDEN, f"Origin: {origin!r} is not http://{host}")
+        else:
+            return True
+        return False
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet: requests come at the rate of the policy."""
@@ -145,33 +168,3 @@ def _decode(body: bytes) -> dict[str, Any]:
     if not isinstance(order, dict):
         raise ConfigError("the body is not a JSON object")
     return order
-
-
-def human_page(cameras: list[str]) -> str:
-    """A page that shows the streams and the state of the episode."""
-    figures = "".join(
-        f'<figure><img src="/cameras/{html.escape(name)}"><figcaption>{html.escape(name)}</figcaption></figure>'
-        for name in cameras
-    )
-    return f"""<!doctype html>
-<title>virtual arm</title>
-<style>
-body {{ font: 16px system-ui; margin: 2rem; }}
-figure {{ display: inline-block; margin: 0 1rem 1rem 0; }}
-img {{ width: 384px; image-rendering: pixelated; background: #ddd; }}
-</style>
-<h1>Virtual SO-101</h1>
-{figures or "<p>No cameras: install libegl1 or libosmesa6.</p>"}
-<pre id="episode"></pre>
-<button onclick="place()">place the next scene</button>
-<script>
-let seed = 0;
-const show = async () => {{
-  const [episode, state] = await Promise.all(["/episode", "/state"].map(async p => (await fetch(p)).json()));
-  seed = episode.seed;
-  document.getElementById("episode").textContent = JSON.stringify({{...episode, ...state}}, null, 1);
-}};
-const place = () => fetch("/episode", {{method: "POST", body: JSON.stringify({{seed: seed + 1}})}});
-setInterval(show, 500);
-</script>
-"""

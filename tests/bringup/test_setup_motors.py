@@ -25,7 +25,8 @@ def arm() -> Iterator[VirtualBus]:
 
 def connect(arm: VirtualBus, *joints: int) -> None:
     """Only these are on the cable."""
-    arm.inject({"fault": "deaf", "ids": [joint for joint in ALL if joint not in joints]})
+    arm.inject({"fault": "detach", "ids": ALL})
+    arm.inject({"fault": "attach", "ids": list(joints)})
 
 
 def make(arm: VirtualBus, joint: int, id: int, code: int = 0) -> None:
@@ -129,17 +130,20 @@ def test_every_rate_is_found(arm: VirtualBus, code: int, baud: int) -> None:
         assert find(bus) == Identity(42, baud)
 
 
-def test_a_servo_that_does_not_take_it(arm: VirtualBus) -> None:
-    """Its memory stays as it was: the write is lost on the line."""
+@pytest.mark.parametrize("name", ["Lock", "ID"])
+def test_a_servo_that_does_not_take_it(arm: VirtualBus, name: str) -> None:
     make(arm, 6, id=1)
     connect(arm, 6)
+    arm.inject({"fault": "lost_write", "name": name})
     with Person(*flags(arm), "--joint=gripper") as person:
         person.see("Connect")
-        arm.servos[6].write = lambda address, data: None  # type: ignore[method-assign]
         person.press()
-        person.see("✗ .*(Lock|Torque_Enable) could not be set|✗ the servo did not take id 6")
-        person.press(CTRL_C)
-        assert person.leave() == 130
+        person.see("✗ .*Lock could not be set" if name == "Lock" else "✗ the servo did not take id 6")
+        arm.inject({"fault": "lost_write", "name": name, "on": False})
+        person.see("Connect")
+        person.press()
+        person.see("✓ gripper: id 6, was id 1")
+        assert person.leave() == 0
 
 
 def test_unplugged(arm: VirtualBus) -> None:

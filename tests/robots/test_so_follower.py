@@ -293,7 +293,7 @@ def test_a_joint_that_cannot_be_led_in_is_let_go_of(
     robot: SOFollower, arm: VirtualBus, clock: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arm.place([700, *POSE[1:]])
-    monkeypatch.setattr(arm.servos[1], "advance", lambda now: None)  # it is blocked
+    monkeypatch.setattr(arm.servos[1], "advance", lambda now, felt: None)  # it is blocked
     with pytest.raises(BusError, match=r"shoulder_pan \(id 1\) is outside its .* cannot be led in: free it"):
         robot.prepare()
     assert held(arm, "Torque_Limit")[0] == 400
