@@ -1,14 +1,19 @@
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from edge_runtime.config import SO101FollowerConfig
+from edge_runtime.motors.bus import Bus
 from edge_runtime.robots.so_follower import SOFollower
+from edge_runtime.robots.so_servos import IDS
+from edge_runtime.virtual_arm import bus as virtual_bus
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
 
-from .bench import POSE, Time
+from .bench import POSE, Hurry, Time
+from .wire import Stage, Wire
 
 
 @pytest.fixture
@@ -33,3 +38,19 @@ def config(arm: VirtualBus, tmp_path: Path) -> SO101FollowerConfig:
 def robot(config: SO101FollowerConfig, clock: Time) -> Iterator[SOFollower]:
     with SOFollower(config, clock) as robot:
         yield robot
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """An arm that was started and stopped once, so that its memory is as it should be."""
+    clock = Time()
+    monkeypatch.setattr(virtual_bus, "time", SimpleNamespace(monotonic=clock))
+    arm = VirtualBus(clock=clock, seed=1)
+    arm.place(POSE)
+    wire = Wire(arm, clock)
+    write_calibration(tmp_path, "virtual")
+    config = SO101FollowerConfig(id="virtual", port="/dev/wire", calibration_dir=tmp_path)
+    robot = SOFollower(config, clock, Bus(wire, names={number: joint for joint, number in IDS.items()}))
+    robot.prepare()
+    robot.stop("limp", Hurry())
+    return Stage(arm, wire, clock, robot)

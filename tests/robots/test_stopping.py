@@ -13,6 +13,7 @@ from edge_runtime.robots.so_follower import SOFollower
 from edge_runtime.virtual_arm.bus import VirtualBus
 
 from .bench import CALM, IDS, POSE, Hurry, Time, held, sequence
+from .wire import Stage
 
 
 def test_limp_ramps_then_lets_go(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
@@ -70,7 +71,8 @@ def test_flags_do_not_keep_torque_on(
     assert held(arm, "Torque_Enable") == [0] * 6
 
 
-def test_torque_off_goes_to_all_before_anything_is_verified(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+def test_torque_off_goes_to_all_before_anything_is_verified(stage: Stage) -> None:
+    robot, arm = stage.robot, stage.arm
     robot.prepare()
     arm.inject({"fault": "silent", "ids": [1]})
     with pytest.raises(BusError, match=r"torque may still be on: shoulder_pan \(id 1\) did not confirm"):
@@ -263,8 +265,9 @@ def test_a_second_limp_goes_on_where_the_first_was_cut_short(robot: SOFollower, 
 
 @pytest.mark.parametrize("register", [48, 56])
 def test_a_servo_whose_force_or_place_is_not_certain_is_let_go_of_at_once(
-    robot: SOFollower, arm: VirtualBus, register: int, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, register: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    robot, arm = stage.robot, stage.arm
     robot.prepare()
     arm.log.clear()
     servo = arm.servos[1]
@@ -312,9 +315,8 @@ def test_a_lost_echo_does_not_leave_torque_on(config: SO101FollowerConfig, arm: 
     assert held(arm, "Torque_Enable") == [0] * 6
 
 
-def test_what_did_not_confirm_keeps_no_force_from_the_others_and_can_be_stopped_again(
-    robot: SOFollower, arm: VirtualBus
-) -> None:
+def test_what_did_not_confirm_keeps_no_force_from_the_others_and_can_be_stopped_again(stage: Stage) -> None:
+    robot, arm = stage.robot, stage.arm
     robot.prepare()
     arm.inject({"fault": "deaf", "ids": [3]})
     with pytest.raises(BusError, match=r"torque may still be on: elbow_flex \(id 3\)"):
@@ -329,7 +331,8 @@ def test_what_did_not_confirm_keeps_no_force_from_the_others_and_can_be_stopped_
     assert held(arm, "Torque_Limit") == [1000] * 5 + [500]
 
 
-def test_torque_off_is_repeated_for_as_long_as_a_limp_may_take(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
+def test_torque_off_is_repeated_for_as_long_as_a_limp_may_take(stage: Stage) -> None:
+    robot, arm, clock = stage.robot, stage.arm, stage.clock
     robot.prepare()
     arm.inject({"fault": "deaf", "ids": [3], "count": 25})  # longer than any fixed number of tries
     began = clock.seconds
