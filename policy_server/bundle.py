@@ -32,7 +32,21 @@ PRECISIONS = ("fp32", "fp16")
 KEYS = (  # of format 1
     *("format", "name", "type", "precision", "joints", "cameras", "extra_state", "chunk_size", "action_dim", "fps"),
     *("uses_task", "temporal_ensemble_coeff", "robot_type", "graphs", "files", "provenance", "parity"),
+    *("n_obs_steps", "steps", "state_text"),
 )
+
+
+@dataclass(frozen=True)
+class StateText:
+    """How a state becomes the numbers in PI0.5's prompt: `(state - centre) / divisor + offset`, in steps of 1/128.
+
+    Of the `numbers` those behind the joints are the step of 0: LeRobot 0.4 wrote 32, later releases one for each joint.
+    """
+
+    centre: list[float]
+    divisor: list[float]
+    offset: list[float]
+    numbers: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,25 @@ class Bundle:
     policy: Policy
     graphs: Mapping[str, Path]
     manifest: Mapping[str, Any]
+
+    @property
+    def n_obs_steps(self) -> int:
+        return self.manifest.get("n_obs_steps", 1)
+
+    @property
+    def steps(self) -> int:
+        return self.manifest.get("steps", 0)
+
+    @property
+    def state_text(self) -> Any:
+        told = self.manifest.get("state_text")
+        return None if told is None else StateText(**told)
+
+    @property
+    def features(self) -> dict[str, Feature]:
+        """What the engine takes: as `features`, with the axis of the observations in front where there are several."""
+        axis = (self.n_obs_steps,) if self.n_obs_steps > 1 else ()
+        return {name: Feature((*axis, *each.shape), each.dtype) for name, each in features(self.policy).items()}
 
     @property
     def weights(self) -> str:

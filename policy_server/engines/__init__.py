@@ -16,7 +16,7 @@ from policy_server.engines.providers import Runtime
 # Each module has `open_engine(bundle, runtime) -> Engine`.
 ENGINES = {
     "act": "policy_server.engines.one_graph",
-    "smolvla": "policy_server.engines.smolvla",
+    **dict.fromkeys(("flow", "smolvla", "pi0", "pi05", "diffusion"), "policy_server.engines.flow"),
 }
 Batch = Mapping[str, npt.NDArray[Any]]
 

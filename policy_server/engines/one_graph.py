@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
-from policy_server.bundle import ACTION, STATE, Bundle, Feature, features
+from policy_server.bundle import ACTION, STATE, Bundle, Feature
 from policy_server.engines import Batch
 from policy_server.engines.fixed import FixedBatch
 from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
@@ -29,6 +29,7 @@ class OneGraphEngine:
             raise ModelError(f"{bundle.path / 'manifest.json'}: graphs: policy: is missing")
         self._graph = bundle.graphs["policy"]
         self._policy = bundle.policy
+        self._features = bundle.features
         self._chunk = Feature((bundle.policy.chunk_size, len(bundle.policy.joints)), np.dtype(np.float32))
         self._session = open_session(self._graph, runtime, weights=bundle.weights, static=True)
         self._check()
@@ -55,7 +56,7 @@ class OneGraphEngine:
                 self._fixed.append(self._fix(size))
             batch = {
                 name: np.zeros((size, *feature.shape), feature.dtype)
-                for name, feature in features(self._policy).items()
+                for name, feature in self._features.items()
             }
             try:
                 actions = self.infer(batch)
@@ -66,11 +67,11 @@ class OneGraphEngine:
                 raise ModelError(f"{self._graph}: {ACTION}: {actions.shape} is not {expected}")
 
     def _fix(self, size: int) -> FixedBatch:
-        return FixedBatch(import_onnxruntime(), self._session, size, features(self._policy), (ACTION, self._chunk))
+        return FixedBatch(import_onnxruntime(), self._session, size, self._features, (ACTION, self._chunk))
 
     def _check(self) -> None:
         """Hold the graph's inputs and outputs against the manifest."""
-        self._compare("inputs", self._session.get_inputs(), features(self._policy))
+        self._compare("inputs", self._session.get_inputs(), self._features)
         self._compare("outputs", self._session.get_outputs(), {ACTION: self._chunk})
 
     def _compare(self, what: str, nodes: Sequence[Any], expected: Mapping[str, Feature]) -> None:

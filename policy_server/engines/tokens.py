@@ -1,8 +1,8 @@
-"""A task's text as the tokens a vision-language-action policy was trained with."""
+"""What a vision-language-action policy reads: the prompt it was trained with, made of the task, as tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,10 +11,32 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_runtime.errors import ConfigError, ModelError
+from policy_server.bundle import StateText
+BINS = np.linspace(-1, 1, 257)[:-1]
+
+
+def prompts(tasks: Iterable[object], states: npt.NDArray[np.float32], state_text: StateText | None) -> list[str]:
+    """The text of each task with LeRobot's newline behind it, or PI0.5's prompt with its state."""
+    texts = [str(task) for task in tasks]
+    if state_text is None:
+        return [text if text.endswith("\n") else f"{text}\n" for text in texts]
+    clean = [text.strip().replace("_", " ").replace("\n", " ") for text in texts]
+    return [
+        f"Task: {text}, State: {' '.join(map(str, numbers))};\nAction: "
+        for text, numbers in zip(clean, binned(states, state_text), strict=True)
+    ]
+
+
+def binned(states: npt.NDArray[np.float32], told: StateText) -> npt.NDArray[np.int64]:
+    """(texts, joints) raw states -> (texts, numbers) of -1..255, in float32 and in LeRobot's order."""
+    centre, divisor, offset = (np.float32(part) for part in (told.centre, told.divisor, told.offset))
+    normalised = np.zeros((len(states), told.numbers), np.float32)
+    normalised[:, : states.shape[1]] = (states - centre) / divisor + offset
+    return np.digitize(normalised, BINS) - 1
 
 
 class Tokenizer:
-    """The `tokenizer.json` of a bundle: LeRobot's newline at the end of every text, and at most `length` tokens."""
+    """The `tokenizer.json` of a bundle, at most `length` tokens of a text."""
 
     def __init__(self, path: Path, length: int) -> None:
         """Raises ConfigError when `tokenizers` is not installed, ModelError when the file cannot be read."""
@@ -35,7 +57,7 @@ class Tokenizer:
 
         The width is the least of `widths` that holds every text; the largest of them has to be `length` at least.
         """
-        rows = [self._tokenizer.encode(text if text.endswith("\n") else f"{text}\n").ids for text in texts]
+        rows = [self._tokenizer.encode(text).ids for text in texts]
         width = min(width for width in widths if width >= max(map(len, rows)))
         tokens = np.zeros((len(rows), width), np.int64)
         mask = np.zeros((len(rows), width), np.bool_)

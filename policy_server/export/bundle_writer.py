@@ -58,12 +58,15 @@ def write_manifest(
             for key, feature in outside.items()
             if feature.type != "VISUAL" and key != STATE
         ],
-        "chunk_size": checkpoint.setting("chunk_size", int),
+        "chunk_size": policy.chunk,
         "action_dim": checkpoint.action.shape[0],
         "fps": request.fps,
         "uses_task": policy.uses_task,
         "temporal_ensemble_coeff": checkpoint.config.get("temporal_ensemble_coeff"),
         "robot_type": request.robot_type,
+        "n_obs_steps": policy.observations,
+        "steps": policy.steps,
+        "state_text": asdict(policy.state_text) if policy.state_text else None,
         "graphs": dict(graphs),
         "files": {path.name: digest_of(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST},
         "provenance": provenance(checkpoint, request),

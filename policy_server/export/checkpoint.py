@@ -21,7 +21,7 @@ from policy_server.export.normalisation import Affine, Statistics, normalise, un
 from policy_server.export.statistics import Normalisation, from_steps, from_weights
 from policy_server.export.weights import digest, read_weights, weight_files
 
-TYPES = ("act", "smolvla")
+TYPES = ("act", "smolvla", "pi0", "pi05", "diffusion")
 T = TypeVar("T")
 Sizes = Mapping[str, tuple[int, int]]  # camera, or "" for all -> (height, width)
 
@@ -41,7 +41,8 @@ class Checkpoint:
 
     `inputs` in the configuration's order, under the policy's own names; `renamed` maps those to the names under which
     the robot gives them; `frames` holds the sizes of frames that are not those of the feature. `tensors` are float32
-    and keep the checkpoint's names; `pre` are the steps of its pre-processor, none up to LeRobot 0.3.
+    and keep the checkpoint's names; `pre` are the steps of its pre-processor, none up to LeRobot 0.3, and `listed` also
+    those that are switched off.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     normalisation: Normalisation
     pre: Mapping[str, pipeline.Step]
+    listed: frozenset[str]
     renamed: Mapping[str, str]
     frames: Sizes
     weights_sha256: str
@@ -117,8 +119,10 @@ def load(folder: Path, statistics: Statistics | None = None, frames: Sizes | Non
     check_inputs(inputs)
     tensors = read_weights(folder)
     pre: dict[str, pipeline.Step] = {}
+    listed: frozenset[str] = frozenset()
     if (folder / pipeline.PRE).is_file() or (folder / pipeline.POST).is_file():
         pre, post = (pipeline.read_steps(folder / name) for name in (pipeline.PRE, pipeline.POST))
+        listed = pipeline.listed(folder / pipeline.PRE)
         normalisation = from_steps(pre, post)
         check_scaled(inputs, normalisation, pre)
     else:
@@ -142,6 +146,7 @@ def load(folder: Path, statistics: Statistics | None = None, frames: Sizes | Non
         tensors=tensors,
         normalisation=normalisation,
         pre=pre,
+        listed=listed,
         renamed=names,
         frames=frames or {},
         weights_sha256=digest(weight_files(folder)),
@@ -162,9 +167,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(f"config.json: policy type {kind} is not supported; expected {' or '.join(TYPES)}")
     if config.get("use_peft") or (folder / "adapter_config.json").is_file():
         raise ModelError("use_peft: the weights are an adapter; merge it into its base model and save that")
-    if config.get("n_obs_steps", 1) != 1:
+    if config["type"] != "diffusion" and config.get("n_obs_steps", 1) != 1:
         raise ModelError(
-            f"n_obs_steps: the policy looks at {config['n_obs_steps']} observations, and a robot sends one; expected 1"
+            f"n_obs_steps: {config['n_obs_steps']}; LeRobot's {config['type']} looks at one observation, expected 1"
         )
     if config.get("use_relative_actions"):
         raise ModelError("use_relative_actions: the policy predicts actions relative to the state; train without it")

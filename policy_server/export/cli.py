@@ -47,6 +47,7 @@ class ExportConfig:
     fps: float | None = None  # actions per second that the policy was trained at
     stats: Path | None = None  # a data set's meta/stats.json, or safetensors, instead of the checkpoint's statistics
     tokenizer: Path | None = None  # folder of the language model: tokenizer.json, config.json
+    state_numbers: int | None = None  # PI0.5: how many its prompt held in training, where the checkpoint cannot say
     image_size: str | dict[str, str] = field(default_factory=dict)  # 640x480, or by camera, where not the checkpoint's
     precision: Literal["fp32", "fp16"] = "fp32"  # fp16: weights stored in half the bytes
     opset: Literal[18, 19, 20, 21, 22, 23] = 18  # of ONNX
@@ -117,6 +118,8 @@ def request_of(config: ExportConfig) -> Request:
     }
     if config.stats:
         stated["stats"] = config.stats.name
+    if config.state_numbers:
+        stated["state_numbers"] = config.state_numbers
     if config.sizes:
         stated["image_size"] = {camera or "all": f"{w}x{h}" for camera, (h, w) in config.sizes.items()}
     return Request(
@@ -128,6 +131,7 @@ def request_of(config: ExportConfig) -> Request:
         dynamic=config.dynamic,
         stats=config.stats,
         tokenizer=config.tokenizer,
+        state_numbers=config.state_numbers,
         image_size=config.sizes,
         stated=stated,
     )

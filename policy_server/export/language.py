@@ -1,8 +1,8 @@
-"""Blocks of a Llama-like transformer with grouped queries: the language model and the action expert of SmolVLA."""
+"""Blocks of a Llama-like transformer with grouped queries: language models and action experts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from policy_server.export.vlm import VlmSizes
 
 WAVELENGTH = 10_000.0  # of the rotary positions, fixed in LeRobot's `apply_rope` whatever the model's config says
 FORBIDDEN = torch.finfo(torch.float32).min
+Activation = Callable[[Tensor], Tensor]
 
 
 class RMSNorm(nn.Module):
@@ -52,8 +53,11 @@ class Attention(KeysAndValues):
 class Block(nn.Module):
     """One layer's parameters under transformers' names, and its feed-forward half."""
 
-    def __init__(self, width: int, hidden: int, epsilon: float, attention: Attention) -> None:
+    def __init__(
+        self, width: int, hidden: int, epsilon: float, attention: Attention, activation: Activation = F.silu
+    ) -> None:
         super().__init__()
+        self.activation = activation
         self.input_layernorm = RMSNorm(width, epsilon)
         self.self_attn = attention
         self.post_attention_layernorm = RMSNorm(width, epsilon)
@@ -68,20 +72,23 @@ class Block(nn.Module):
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """What is left of the layer after its attention: output projection, skip, feed-forward, skip."""
         x = x + self.self_attn.o_proj(attended)
-        y = self.post_attention_layernorm(x)
-        return x + self.mlp["down_proj"](F.silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
+        return x + self.feed(self.post_attention_layernorm(x))
+
+    def feed(self, y: Tensor) -> Tensor:
+        """The gated feed-forward network."""
+        return self.mlp["down_proj"](self.activation(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
 
 
 class Text(nn.Module):
     """The language model's layers; of the last one what gives keys and values, of its head nothing."""
 
-    def __init__(self, sizes: VlmSizes) -> None:
+    def __init__(self, sizes: VlmSizes, activation: Activation = F.silu) -> None:
         super().__init__()
         self.width = sizes.text_width
         self.embed_tokens = nn.Embedding(sizes.vocabulary, sizes.text_width)
         attention = (sizes.text_width, sizes.head, sizes.heads, sizes.kv_heads)
         blocks = [
-            Block(sizes.text_width, sizes.text_hidden, sizes.text_epsilon, Attention(*attention))
+            Block(sizes.text_width, sizes.text_hidden, sizes.text_epsilon, Attention(*attention), activation)
             for _ in range(sizes.text_layers - 1)
         ]
         self.layers = nn.ModuleList([*blocks, LastLayer(sizes)])

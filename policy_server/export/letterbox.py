@@ -21,18 +21,21 @@ class Resize(nn.Module):
 
 
 class Letterbox(nn.Module):
-    """Scale frames to fit a box, keeping their aspect, and fill with 0 on the left and on the top.
+    """Scale frames to fit a box, keeping their aspect, and fill with 0 on the left and on the top, or on all sides.
 
-    LeRobot's `resize_with_pad` (0.4, `modeling_smolvla.py`), with the truncation of its sizes.
+    LeRobot's `resize_with_pad` (0.4, `modeling_smolvla.py`), with the truncation of its sizes; `centred` as PI0's
+    (0.6, `common/vla_utils.py`), where an odd row or column goes to the bottom or right.
     """
 
-    def __init__(self, height: int, width: int, box_height: int, box_width: int) -> None:
+    def __init__(self, height: int, width: int, box_height: int, box_width: int, centred: bool = False) -> None:
         super().__init__()
         ratio = max(width / box_width, height / box_height)
         self.resize = Resize(int(height / ratio), int(width / ratio))
-        self.top, self.left = box_height - self.resize.height, box_width - self.resize.width
+        rows, columns = box_height - self.resize.height, box_width - self.resize.width
+        self.top, self.left = (rows // 2, columns // 2) if centred else (rows, columns)
+        self.padding = (self.left, columns - self.left, self.top, rows - self.top)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) in 0..1 -> (B, 3, box height, box width)."""
         images = self.resize(images)
-        return F.pad(images, (self.left, 0, self.top, 0)) if self.left or self.top else images
+        return F.pad(images, self.padding) if any(self.padding) else images

@@ -12,20 +12,30 @@ from edge_runtime.program import files
 
 PRE, POST = "policy_preprocessor.json", "policy_postprocessor.json"
 RENAME, NORMALISE, UNNORMALISE = "rename_observations_processor", "normalizer_processor", "unnormalizer_processor"
+TOKENIZE = "tokenizer_processor"
+NEWLINES = ("smolvla_new_line_processor", "pi0_new_line_processor")
+STATE_IN_TEXT = "pi05_prepare_state_tokenizer_processor_step"
+RELATIVE = "relative_actions_processor"
 KNOWN = {
     PRE: (
         RENAME,
         "to_batch_processor",
-        "smolvla_new_line_processor",
-        "tokenizer_processor",
+        *NEWLINES,
+        STATE_IN_TEXT,
+        TOKENIZE,
         "device_processor",
         NORMALISE,
     ),
     POST: (UNNORMALISE, "device_processor"),
 }
-BEFORE = ((RENAME, NORMALISE), ("smolvla_new_line_processor", "tokenizer_processor"))  # else they compute otherwise
+BEFORE = (  # else they compute otherwise
+    (RENAME, NORMALISE),
+    *((name, TOKENIZE) for name in NEWLINES),
+    (NORMALISE, STATE_IN_TEXT),
+    (STATE_IN_TEXT, TOKENIZE),
+)
 WHY = {
-    "relative_actions_processor": "the policy predicts actions relative to the state",
+    RELATIVE: "the policy predicts actions relative to the state",
     "absolute_actions_processor": "the policy predicts actions relative to the state",
     "delta_action_processor": "the policy predicts deltas, not joint targets",
     "map_delta_action_to_robot_action": "the policy predicts deltas, not joint targets",
@@ -67,6 +77,11 @@ def read_steps(path: Path) -> dict[str, Step]:
     if dtype not in (None, "float32"):
         raise ModelError(f"{path.name}: float_dtype {dtype} rounds the inputs; expected float32 or null")
     return steps
+
+
+def listed(path: Path) -> frozenset[str]:
+    """The names of all steps of a processor file, those switched off too: they tell the release that wrote it."""
+    return frozenset(step_of(entry, path.parent).name for entry in files.read_json(path)["steps"])
 
 
 def step_of(entry: Mapping[str, Any], folder: Path) -> Step:

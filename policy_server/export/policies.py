@@ -1,8 +1,11 @@
-"""The two kinds of policy, each with what an export needs of it: inputs to try, torch's answer, and its graphs."""
+"""The kinds of policy, each with what an export needs of it: inputs to try, torch's answer, and its graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,17 +15,17 @@ from torch import Tensor, nn
 
 from edge_runtime.errors import ConfigError, ModelError
 from edge_runtime.wire.messages import Floats
-from policy_server.bundle import TASK
+from policy_server.bundle import STATE, TASK, StateText
 from policy_server.engines.guidance import gains
 from policy_server.engines.options import BATCH
-from policy_server.engines.smolvla import MAX_TOKENS, NOISE, PREVIOUS, WEIGHTS
-from policy_server.engines.tokens import Tokenizer
-from policy_server.export import tokenizer, vlm
+from policy_server.engines.flow import GAIN, MAX_TOKENS, NOISE, PREVIOUS, STEP_NOISE, TEXT, WEIGHTS
+from policy_server.engines.tokens import Tokenizer, prompts
+from policy_server.export import pipeline, tokenizer, vlm
 from policy_server.export.act import ACT
 from policy_server.export.checkpoint import Checkpoint, Feature
-from policy_server.export.graph import GraphOptions, export_graph
+from policy_server.export.graph import Axes, GraphOptions, export_graph
 from policy_server.export.parity import Array, Observation
-from policy_server.export.smolvla import Prefix, SmolVLA, Step
+from policy_server.export.request import Request
 
 TASKS = ("pick up the red cube", "put it down", "open the drawer on the left and take out the spoon")
 
@@ -33,6 +36,10 @@ class Policy(Protocol):
     features: tuple[Feature, ...]  # what it reads, in the order of its graph's inputs
     inputs: tuple[str, ...]  # their names outside
     uses_task: bool
+    chunk: int  # rows of actions
+    observations: int  # how many of the last ones it looks at
+    steps: int  # of denoising; 0 = none
+    state_text: StateText | None
     module: nn.Module
 
     def observe(self, count: int, random: np.random.Generator) -> dict[str, Array]:
@@ -45,21 +52,24 @@ class Policy(Protocol):
         """Write the graphs, and what else the engine reads, into `folder`; role -> file name of each graph."""
 
 
-def build(checkpoint: Checkpoint, tokenizer_folder: Path | None) -> Policy:
-    """The policy of a checkpoint. Raises ModelError (not supported), ConfigError (tokenizer not found)."""
-    if checkpoint.policy_type == "act":
-        return ActPolicy(checkpoint)
-    return SmolVLAPolicy(checkpoint, tokenizer_folder)
+def build(checkpoint: Checkpoint, request: Request) -> Policy:
+    """The policy of a checkpoint. Raises ModelError (not supported), ConfigError (what only the user knows)."""
+    kinds: dict[str, Callable[[Checkpoint, Request], Policy]] = {
+        "act": ActPolicy, "smolvla": smolvla, "pi0": pi, "pi05": pi, "diffusion": diffusion
+    }
+    return kinds[checkpoint.policy_type](checkpoint, request)
 
 
 class ActPolicy:
     """ACT: one graph."""
 
     uses_task = False
+    observations, steps, state_text = 1, 0, None
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, request: Request) -> None:
         self._checkpoint = checkpoint
         self.module = ACT(checkpoint)
+        self.chunk = checkpoint.setting("chunk_size", int)
         self.features, self.inputs = self.module.features, self.module.inputs
 
     def observe(self, count: int, random: np.random.Generator) -> dict[str, Array]:
@@ -78,91 +88,170 @@ class ActPolicy:
         return {"policy": "policy.onnx"}
 
 
-class SmolVLAPolicy:
-    """SmolVLA: prefix and step, and the tokenizer that the engine reads."""
+class FlowPolicy:
+    """A policy that flows from noise to actions: prefix, step, and for one that reads text what the engine reads it by."""
 
-    uses_task = True
-
-    def __init__(self, checkpoint: Checkpoint, stated: Path | None) -> None:
-        places = tokenizer.folders(checkpoint, stated)
+    def __init__(self, checkpoint: Checkpoint, module: nn.Module, prefix: nn.Module, step: nn.Module, text: Text | None) -> None:
         self._checkpoint = checkpoint
-        tokenizer_file = tokenizer.locate(checkpoint, places)
-        try:
-            self._tokenizer_bytes = tokenizer_file.read_bytes()
-        except OSError as error:
-            raise ModelError(f"{tokenizer_file.name}: cannot be read: {error.strerror or error}") from error
-        self.tokenizer = Tokenizer(tokenizer_file, tokenizer.max_tokens(checkpoint))
-        config = vlm.read_config(checkpoint.setting("vlm_model_name", str), places)
-        markers: list[int] = []
-        if checkpoint.config.get("add_image_special_tokens"):
-            found = [self.tokenizer.id_of(token) for token in tokenizer.MARKERS]
-            markers = [token for token in found if token is not None]
-            if len(markers) < len(found):
-                raise ModelError(f"add_image_special_tokens: the tokenizer lacks {' or '.join(tokenizer.MARKERS)}")
-        self.module = SmolVLA(checkpoint, config, self.tokenizer.length, markers)
-        if self.tokenizer.vocabulary > self.module.text.embed_tokens.num_embeddings:
-            raise ModelError(
-                f"tokenizer: {self.tokenizer.vocabulary} tokens, but the policy has "
-                f"{self.module.text.embed_tokens.num_embeddings}; it belongs to another model"
-            )
-        self.prefix, self.step = Prefix(self.module).eval(), Step(self.module).eval()
-        self.features, self.inputs = self.module.features, self.module.inputs
+        self._text = text
+        self.module, self.prefix, self.step = module, prefix.eval(), step.eval()
+        self.features, self.inputs = module.features, module.inputs
+        self.chunk, self.observations, self.steps = module.chunk, module.observations, module.steps
+        self.uses_task = text is not None
+        self.state_text = text.state if text else None
+        self._observed = [name for name in self.inputs if name != STATE or self.state_text is None]
+        takes = inspect.signature(step.forward).parameters
+        self._guided, self._noisy = "gain" in takes, module.noisy
 
     def observe(self, count: int, random: np.random.Generator) -> dict[str, Array]:
-        shape = (count, self.module.chunk, self.module.width)
-        return raw(self._checkpoint, self, count, random) | {
-            TASK: random.choice(np.array(TASKS), count),
-            NOISE: random.standard_normal(shape, np.float32),
-        }
+        shape = self.module.noise_shape
+        drawn = raw(self._checkpoint, self, count, random)
+        if self.uses_task:
+            drawn[TASK] = random.choice(np.array(TASKS), count)
+        drawn[NOISE] = random.standard_normal((count, *shape), np.float32)
+        if self._noisy:
+            drawn[STEP_NOISE] = random.standard_normal((count, self.steps, *shape), np.float32)
+        return drawn
 
     def answer(self, observation: Observation) -> Floats:
-        text = self.tokenizer([str(task) for task in observation[TASK]], [self.tokenizer.length])
-        size, (rows, joints) = len(text[0]), (self.module.chunk, self.module.joints)
-        previous = observation.get(PREVIOUS, np.zeros((size, rows, joints), np.float32))
-        weights = observation.get(WEIGHTS, np.zeros((size, rows), np.float32))
+        x = torch.from_numpy(observation[NOISE])
         with torch.inference_mode():
-            seen = self.prefix(*tensors(observation, self.inputs), *map(torch.from_numpy, text))
-            guidance = (previous, weights, np.tile(gains(self.module.steps), (size, 1)))
-            x = torch.from_numpy(observation[NOISE])
-            for step in range(self.module.steps):
-                x, actions = self.step(x, torch.tensor([step]), *seen, *map(torch.from_numpy, guidance))
+            seen = self._see(observation)
+            more = self._more(observation).values()
+            for step in range(self.steps):
+                x, actions = self.step(x, torch.tensor([step]), *seen.values(), *more)
         return np.asarray(actions.numpy(), np.float32)
 
     def write(self, folder: Path, options: GraphOptions) -> dict[str, str]:
-        if options.dynamic and self.tokenizer.length != MAX_TOKENS:
+        if options.dynamic and self._text is None:
+            raise ConfigError("dynamic: it leaves the number of tokens free, and this policy reads no text")
+        if options.dynamic and self._text and self._text.tokenizer.length != MAX_TOKENS:
             raise ConfigError(
-                f"dynamic: the policy takes {self.tokenizer.length} tokens at most, "
+                f"dynamic: the policy takes {self._text.tokenizer.length} tokens at most, "
                 f"and a free number ends at {MAX_TOKENS}; export it without"
             )
         observation = self.observe(2, np.random.default_rng(0))
-        text = self.tokenizer([str(task) for task in observation[TASK]], [self.tokenizer.length])
-        inputs = dict(zip(self.inputs, tensors(observation, self.inputs), strict=True))
-        inputs |= {"tokens": torch.from_numpy(text[0]), "token_mask": torch.from_numpy(text[1])}
+        inputs = self._inputs(observation)
         with torch.no_grad():
-            outputs = dict(zip(("keys", "values", "mask"), self.prefix(*inputs.values()), strict=True))
-        free = {key: {0: BATCH, 1: "length"} for key in ("tokens", "token_mask")}
-        export_graph(self.prefix, inputs, list(outputs), folder / "prefix.onnx", options, free)
-
-        rows, joints = self.module.chunk, self.module.joints
-        step = {
-            "x": torch.from_numpy(observation[NOISE]),
-            "step": torch.tensor([0]),
-            **outputs,
-            PREVIOUS: torch.zeros(2, rows, joints),
-            WEIGHTS: torch.zeros(2, rows),
-            "gain": torch.zeros(2, self.module.steps),
-        }
+            outputs = self._see(observation)
+        length = {0: BATCH, 1: "length"}
+        export_graph(self.prefix, inputs, list(outputs), folder / "prefix.onnx", options, dict.fromkeys(TEXT, length))
+        step = {"x": torch.from_numpy(observation[NOISE]), "step": torch.tensor([0]), **outputs}
         cache = {1: BATCH, 3: "length"}
-        free = {"step": {}, "keys": cache, "values": cache, "mask": {0: BATCH, 1: "length"}}
-        export_graph(self.step, step, ["next", "action"], folder / "step.onnx", options, free)
-        (folder / "tokenizer.json").write_bytes(self._tokenizer_bytes)
+        free: dict[str, Axes] = {"step": {}, "keys": cache, "values": cache, "mask": length}
+        names = ["next", "action"]
+        export_graph(self.step, step | self._more(observation), names, folder / "step.onnx", options, free)
+        if self._text is not None:
+            (folder / tokenizer.FILE).write_bytes(self._text.file)
         return {"prefix": "prefix.onnx", "step": "step.onnx"}
+
+    def _inputs(self, observation: Observation) -> dict[str, Tensor]:
+        """What the prefix takes, by the names of the graph's inputs."""
+        inputs = dict(zip(self._observed, tensors(observation, self._observed), strict=True))
+        if self._text is not None:
+            texts = prompts(observation[TASK], observation[STATE], self.state_text)
+            tokens = self._text.tokenizer(texts, [self._text.tokenizer.length])
+            inputs |= dict(zip(TEXT, map(torch.from_numpy, tokens), strict=True))
+        return inputs
+
+    def _see(self, observation: Observation) -> dict[str, Tensor]:
+        """What the prefix gives, by the names of the graph's outputs."""
+        given = self.prefix(*self._inputs(observation).values())
+        return dict(zip(self.prefix.outputs, given if isinstance(given, tuple) else (given,), strict=True))
+
+    def _more(self, observation: Observation) -> dict[str, Tensor]:
+        """What else the step takes: guidance, or its own noise."""
+        size, rows, joints = len(observation[NOISE]), self.chunk, self._checkpoint.action.shape[0]
+        more: dict[str, Array] = {}
+        if self._guided:
+            more[PREVIOUS] = observation.get(PREVIOUS, np.zeros((size, rows, joints), np.float32))
+            more[WEIGHTS] = observation.get(WEIGHTS, np.zeros((size, rows), np.float32))
+            more[GAIN] = np.tile(gains(self.steps), (size, 1))
+        if self._noisy:
+            more[STEP_NOISE] = observation[STEP_NOISE]
+        return {name: torch.from_numpy(array) for name, array in more.items()}
+
+
+@dataclass(frozen=True)
+class Text:
+    """The tokenizer, its file's bytes, and how the state becomes text where it does."""
+
+    tokenizer: Tokenizer
+    file: bytes
+    state: StateText | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, places: Sequence[Path], state: StateText | None = None) -> Text:
+        path = tokenizer.locate(checkpoint, places)
+        try:
+            file = path.read_bytes()
+        except OSError as error:
+            raise ModelError(f"{path.name}: cannot be read: {error.strerror or error}") from error
+        return cls(Tokenizer(path, tokenizer.max_tokens(checkpoint)), file, state)
+
+    def check_vocabulary(self, embedded: int) -> None:
+        """Raises ModelError when the tokenizer knows tokens that the policy does not."""
+        if self.tokenizer.vocabulary > embedded:
+            raise ModelError(
+                f"tokenizer: {self.tokenizer.vocabulary} tokens, but the policy has {embedded}; "
+                f"it belongs to another model"
+            )
+
+
+def smolvla(checkpoint: Checkpoint, request: Request) -> FlowPolicy:
+    from policy_server.export.smolvla import Prefix, SmolVLA, Step
+
+    places = tokenizer.folders(checkpoint, request.tokenizer)
+    text = Text.of(checkpoint, places)
+    config = vlm.read_config(checkpoint.setting("vlm_model_name", str), places)
+    markers: list[int] = []
+    if checkpoint.config.get("add_image_special_tokens"):
+        found = [text.tokenizer.id_of(token) for token in tokenizer.MARKERS]
+        markers = [token for token in found if token is not None]
+        if len(markers) < len(found):
+            raise ModelError(f"add_image_special_tokens: the tokenizer lacks {' or '.join(tokenizer.MARKERS)}")
+    module = SmolVLA(checkpoint, config, text.tokenizer.length, markers)
+    text.check_vocabulary(module.text.embed_tokens.num_embeddings)
+    return FlowPolicy(checkpoint, module, Prefix(module), Step(module), text)
+
+
+def pi(checkpoint: Checkpoint, request: Request) -> FlowPolicy:
+    from policy_server.export.pi import PI, Prefix, Step
+
+    state = state_text(checkpoint, request.state_numbers) if checkpoint.policy_type == "pi05" else None
+    text = Text.of(checkpoint, tokenizer.folders(checkpoint, request.tokenizer), state)
+    module = PI(checkpoint, text.tokenizer.length)
+    text.check_vocabulary(module.text.embed_tokens.num_embeddings)
+    return FlowPolicy(checkpoint, module, Prefix(module), Step(module), text)
+
+
+def state_text(checkpoint: Checkpoint, stated: int | None) -> StateText:
+    """How PI0.5's prompt says the state. Raises ConfigError where only the user knows how many numbers it holds."""
+    state = next(feature for feature in checkpoint.inputs if feature.name == STATE)
+    joints, widest = state.shape[0], checkpoint.setting("max_state_dim", int)
+    if stated is None and pipeline.RELATIVE not in checkpoint.listed:
+        raise ConfigError(
+            f"state_numbers: LeRobot 0.4 wrote {widest} numbers into the prompt, later releases {joints}, and this "
+            f"checkpoint does not say which trained it; give --state_numbers={widest} or --state_numbers={joints}"
+        )
+    if stated not in (None, joints, widest):
+        raise ConfigError(f"state_numbers: {stated} is not {joints} (one for each joint) or {widest} (LeRobot 0.4)")
+    affine = checkpoint.normalise(state)
+    return StateText(affine.centre.tolist(), (1 / affine.scale).tolist(), affine.offset.tolist(), stated or joints)
+
+
+def diffusion(checkpoint: Checkpoint, request: Request) -> FlowPolicy:
+    from policy_server.export.diffusion import Diffusion, Prefix, Step
+
+    module = Diffusion(checkpoint)
+    return FlowPolicy(checkpoint, module, Prefix(module), Step(module), None)
 
 
 def raw(checkpoint: Checkpoint, policy: Policy, count: int, random: np.random.Generator) -> dict[str, Array]:
     """Random values for the features of a policy, under their names outside."""
-    drawn = (checkpoint.draw(feature, count, random) for feature in policy.features)
-    return dict(zip(policy.inputs, drawn, strict=True))
+    axes = (count, policy.observations) if policy.observations > 1 else (count,)
+    drawn = (checkpoint.draw(feature, math.prod(axes), random) for feature in policy.features)
+    return {name: values.reshape(*axes, *values.shape[1:]) for name, values in zip(policy.inputs, drawn, strict=True)}
 
 
 def tensors(observation: Mapping[str, Any], names: Sequence[str]) -> list[Tensor]:

@@ -15,7 +15,7 @@ from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.bundle import IMAGES, STATE, TASK
 from policy_server.engines.guidance import weights
-from policy_server.engines.smolvla import NOISE, PREVIOUS, WEIGHTS
+from policy_server.engines.flow import NOISE, PREVIOUS, STEP_NOISE, WEIGHTS
 from policy_server.export.checkpoint import Checkpoint
 from policy_server.export.parity import Array, Observation
 from policy_server.export.policies import Policy
@@ -51,14 +51,24 @@ def read(path: Path, checkpoint: Checkpoint, policy: Policy) -> Reference:
     inputs: dict[str, Array] = {}
     for feature in policy.features:
         short = "state" if feature.name == STATE else f"image_{feature.name.removeprefix(IMAGES)}"
-        array = arrays[feature.name] if feature.name in arrays else entry(path, arrays, short)[None]
+        array = arrays[feature.name] if feature.name in arrays else entry(path, arrays, short)
+        if array.ndim == len(feature.shape):  # one observation by itself
+            array = array[None]
         frame = (*checkpoint.frame(feature), 3) if feature.type == "VISUAL" else feature.shape
+        if policy.observations > 1:
+            frame = (policy.observations, *frame)
+        elif array.shape[1:] == (1, *frame):
+            array = array[:, 0]
         if array.shape[1:] != frame:
             raise ModelError(f"{path.name}: {feature.name} is {list(array.shape[1:])}, the policy takes {list(frame)}")
         inputs[checkpoint.outside(feature)] = array
     if policy.uses_task:
         inputs[TASK] = np.atleast_1d(entry(path, arrays, TASK))
+    if policy.steps:
         inputs[NOISE] = entry(path, arrays, NOISE)
+    if STEP_NOISE in arrays:  # of every step but the last, which adds none
+        steps = np.moveaxis(arrays[STEP_NOISE], 0, 1)
+        inputs[STEP_NOISE] = np.concatenate((steps, np.zeros_like(steps[:, :1])), 1)
     return Reference(path.name, inputs, entry(path, arrays, "actions"))
 
 
@@ -73,7 +83,8 @@ def read_guided(path: Path, observation: Observation) -> Iterator[Reference]:
             previous[0, : len(left)] = left
             held = weights(match["schedule"], int(match["delay"]), int(match["horizon"]), rows)  # type: ignore[arg-type]
             guidance = {NOISE: entry(path, arrays, NOISE), PREVIOUS: previous, WEIGHTS: held[None]}
-            yield Reference(f"{path.name} {name.removeprefix('actions_')}", {**observation, **guidance}, actions)
+            first = {name: array[:1] for name, array in observation.items()}
+            yield Reference(f"{path.name} {name.removeprefix('actions_')}", {**first, **guidance}, actions)
 
 
 def stored(path: Path) -> dict[str, Array]:

@@ -22,5 +22,6 @@ class Request:
     dynamic: bool = False
     stats: Path | None = None
     tokenizer: Path | None = None
+    state_numbers: int | None = None
     image_size: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     stated: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""ResNet up to its last feature map, with the batch norms folded into the convolutions: the eyes of ACT."""
+"""ResNet up to its last feature map, with batch norms folded into the convolutions: eyes of ACT and Diffusion."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(self, inputs: int, width: int, stride: int, dilation: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, dilation: int, grouped: bool) -> None:
         super().__init__()
         if dilation > 1:
             raise ModelError(
                 "replace_final_stride_with_dilation: ResNet-18 and -34 have no dilated blocks; set it to 0"
             )
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1)
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1)
-        self.downsample = shortcut(inputs, width, stride)
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=not grouped)
+        self.bn1 = norm(width, grouped)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=not grouped)
+        self.bn2 = norm(width, grouped)
+        self.downsample = shortcut(inputs, width, stride, grouped)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.conv2(F.relu(self.conv1(x))) + self.downsample(x))
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -45,41 +48,47 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, inputs: int, width: int, stride: int, dilation: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, dilation: int, grouped: bool) -> None:
         super().__init__()
         outputs = self.expansion * width
-        self.conv1 = nn.Conv2d(inputs, width, 1)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, dilation, dilation)
-        self.conv3 = nn.Conv2d(width, outputs, 1)
-        self.downsample = shortcut(inputs, outputs, stride)
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=not grouped)
+        self.bn1 = norm(width, grouped)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, dilation, dilation, bias=not grouped)
+        self.bn2 = norm(width, grouped)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=not grouped)
+        self.bn3 = norm(outputs, grouped)
+        self.downsample = shortcut(inputs, outputs, stride, grouped)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.conv2(F.relu(self.conv1(x))))
-        return F.relu(self.conv3(y) + self.downsample(x))
+        y = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+        return F.relu(self.bn3(self.conv3(y)) + self.downsample(x))
 
 
 class ResNet(nn.Module):
     """(B, 3, H, W) floats to `channels` feature maps of 1/32 the size (1/16 with `dilate`).
 
     The layout of torchvision 0.20's `resnet*` up to `layer4`, its names included, so that a checkpoint loads by name
-    once `fold_batch_norms` has been over it. Raises ModelError for a backbone that is not one of `BLOCKS`.
+    once `fold_batch_norms` has been over it. `width`: channels behind the first convolution; `grouped`: group norms,
+    which cannot be folded, of `width / 16` groups. Raises ModelError for a backbone that is not one of `BLOCKS`.
     """
 
-    def __init__(self, name: str, dilate: bool = False) -> None:
+    def __init__(self, name: str, dilate: bool = False, width: int = 64, grouped: bool = False) -> None:
         super().__init__()
         if name not in BLOCKS:
             raise ModelError(f"vision_backbone: {name} is not supported; expected one of {', '.join(BLOCKS)}")
         block = Bottleneck if name in ("resnet50", "resnet101", "resnet152") else BasicBlock
-        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3)
-        inputs = 64
+        self.conv1 = nn.Conv2d(3, width, 7, 2, 3, bias=not grouped)
+        self.bn1 = norm(width, grouped)
+        inputs = width
         for number, count in enumerate(BLOCKS[name], start=1):
             last = dilate and number == 4
             stride = 1 if number == 1 or last else 2
             layer = nn.Sequential()
             for index in range(count):
                 dilation = 2 if last and index else 1  # torchvision's first block keeps the layer before's
-                layer.append(block(inputs, 64 * 2 ** (number - 1), stride if index == 0 else 1, dilation))
-                inputs = 64 * 2 ** (number - 1) * block.expansion
+                outputs = width * 2 ** (number - 1)
+                layer.append(block(inputs, outputs, stride if index == 0 else 1, dilation, grouped))
+                inputs = outputs * block.expansion
             self.add_module(f"layer{number}", layer)
         self.channels = inputs
         self.halvings = 4 if dilate else 5
@@ -91,14 +100,19 @@ class ResNet(nn.Module):
         return height, width
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(x)), 3, 2, 1)
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
         return self.layer4(self.layer3(self.layer2(self.layer1(x))))
 
 
-def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+def shortcut(inputs: int, outputs: int, stride: int, grouped: bool) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride))
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=not grouped), norm(outputs, grouped))
+
+
+def norm(width: int, grouped: bool) -> nn.Module:
+    """Nothing where the batch norm is in the convolution."""
+    return nn.GroupNorm(width // 16, width) if grouped else nn.Identity()
 
 
 def fold_batch_norms(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch import Tensor, nn
 from edge_runtime.errors import ModelError
 from policy_server.bundle import STATE
 from policy_server.export.checkpoint import Checkpoint, Feature
+from policy_server.export.flow import EulerStep, seen, time_embedding, times_of
 from policy_server.export.language import FORBIDDEN, Block, Expert, Text, attend, rotary_table, rotate
 from policy_server.export.letterbox import Letterbox
 from policy_server.export.scaling import PixelScaling, Scaling
@@ -33,11 +32,13 @@ REFUSED = {
     "adapt_to_pi_aloha": "the policy converts Aloha's joints, which no robot of ours sends; train without it",
     "use_delta_joint_actions_aloha": "the policy predicts deltas, not joint targets; train without it",
 }
-EMPTY_CAMERA = re.compile(r"observation\.images\.empty_camera_\d+$")
 
 
 class SmolVLA(nn.Module):
     """All that was learned, loaded strictly; `Prefix` and `Step` are the two ways through it."""
+
+    observations = 1
+    noisy = False  # a step adds none
 
     def __init__(
         self, checkpoint: Checkpoint, vlm: Mapping[str, Any], tokens: int, markers: Sequence[int] = ()
@@ -80,7 +81,7 @@ class SmolVLA(nn.Module):
         load_strictly(self, tensors, "model.", ("lm_head.", "text.norm.", *self.text.unused))
 
         steps = checkpoint.setting("num_steps", int)
-        times = (1 - torch.arange(steps, dtype=torch.float64) / steps).float()
+        times = times_of(steps)
         periods = [float(checkpoint.setting(name, (int, float))) for name in ("min_period", "max_period")]
         with torch.no_grad():
             embedded = F.linear(
@@ -98,6 +99,10 @@ class SmolVLA(nn.Module):
         return len(self.times)
 
     @property
+    def noise_shape(self) -> tuple[int, int]:
+        return self.chunk, self.width
+
+    @property
     def image_tokens(self) -> int:
         """Of one camera, its markers included."""
         return self.vision.tokens + len(self.markers)
@@ -105,6 +110,8 @@ class SmolVLA(nn.Module):
 
 class Prefix(nn.Module):
     """What the action expert attends to: keys and values of every layer, computed once from one observation."""
+
+    outputs = ("keys", "values", "mask")
 
     def __init__(self, policy: SmolVLA) -> None:
         super().__init__()
@@ -166,34 +173,14 @@ class Prefix(nn.Module):
         return torch.stack(keys), torch.stack(values)
 
 
-class Step(nn.Module):
-    """One Euler step of the flow from noise to actions, with guided real-time chunking (arXiv:2506.07339) built in."""
+class Step(EulerStep):
+    """One step of the flow through SmolVLA's expert, whose layers look at themselves or at the prefix alone."""
 
     def __init__(self, policy: SmolVLA) -> None:
-        super().__init__()
-        self.policy = policy
+        super().__init__(policy)
         shape = (policy.chunk, policy.chunk)
         causal = torch.full(shape, FORBIDDEN).triu(1)[None, None, None]
         self.register_buffer("causal", causal, persistent=False)
-
-    def forward(
-        self, x: Tensor, step: Tensor, keys: Tensor, values: Tensor, used: Tensor,
-        previous: Tensor, weights: Tensor, gain: Tensor,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """`x` (B, chunk, width) at `step` (1,) int64, then the prefix's three outputs, -> the next x, and the actions
-        (B, chunk, joints) it stands for, in joint units (of use after the last step).
-
-        Guidance pulls towards `previous` (B, chunk, joints), what is left of the last chunk in normalised units, by
-        `weights` (B, chunk) times `gain` (B, steps); with weights of zero there is none. No gradient goes through
-        the network, as in LeRobot's `modeling_rtc.py`.
-        """
-        policy = self.policy
-        velocity = self.velocity(x, step, keys, values, used)
-        goal = F.pad(previous, (0, policy.width - policy.joints))
-        error = goal - (x - policy.times[step] * velocity)
-        pull = gain.index_select(1, step) * weights
-        x = x - (velocity - pull[:, :, None] * error) / policy.steps
-        return x, policy.action_scaling(x[:, :, : policy.joints])
 
     def velocity(self, x: Tensor, step: Tensor, keys: Tensor, values: Tensor, used: Tensor) -> Tensor:
         """Which way the actions flow at `x`."""
@@ -231,17 +218,6 @@ def short_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return short
 
 
-def seen(checkpoint: Checkpoint) -> tuple[Feature, ...]:
-    """The cameras that show something: empty ones are masked out in training, so leaving them out changes nothing."""
-    empty = checkpoint.config.get("empty_cameras", 0)
-    cameras = tuple(
-        camera for camera in checkpoint.of_type("VISUAL") if not (empty and EMPTY_CAMERA.match(camera.name))
-    )
-    if not cameras:
-        raise ModelError("input_features: no camera; SmolVLA needs one at least")
-    return cameras
-
-
 def letterboxes(checkpoint: Checkpoint, cameras: Sequence[Feature]) -> tuple[int, list[Letterbox]]:
     """The side of the square that the vision encoder sees, and how each camera's frames get there."""
     frames = [checkpoint.frame(camera) for camera in cameras]
@@ -266,10 +242,3 @@ def crossing(checkpoint: Checkpoint, sizes: VlmSizes) -> list[bool]:
     every = checkpoint.setting("self_attn_every_n_layers", int)
     crosses = "cross" in checkpoint.setting("attention_mode", str)
     return [crosses and not (every > 0 and index % every == 0) for index in range(depth)]
-
-
-def time_embedding(times: Tensor, width: int, shortest: float, longest: float) -> Tensor:
-    """(n, width): sines, then cosines, with periods from `shortest` to `longest`; in double, as LeRobot does."""
-    fraction = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float64)
-    angles = times.double()[:, None] * (2 * math.pi / (shortest * (longest / shortest) ** fraction))
-    return torch.cat((angles.sin(), angles.cos()), 1).float()

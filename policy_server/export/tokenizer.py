@@ -9,9 +9,10 @@ from typing import Any
 from edge_runtime.errors import ConfigError, ModelError
 from policy_server.export.checkpoint import Checkpoint
 from policy_server.export.hub import cached
+from policy_server.export.pipeline import NEWLINES, STATE_IN_TEXT, TOKENIZE
 
 FILE = "tokenizer.json"
-STEP, NEWLINE = "tokenizer_processor", "smolvla_new_line_processor"
+PUBLISHED = {"pi0": "google/paligemma-3b-pt-224", "pi05": "google/paligemma-3b-pt-224"}  # fixed in LeRobot's code
 MARKERS = ("<fake_token_around_image>", "<global-img>")
 
 
@@ -21,8 +22,8 @@ def folders(checkpoint: Checkpoint, stated: Path | None) -> list[Path]:
         if not (stated / FILE).is_file():
             raise ConfigError(f"tokenizer: {stated} holds no {FILE}; expected the folder of the language model")
         return [stated]
-    step = checkpoint.pre.get(STEP)
-    names = [checkpoint.config.get("vlm_model_name"), step.config.get("tokenizer_name") if step else None]
+    step = checkpoint.pre.get(TOKENIZE)
+    names = [name_of(checkpoint), step.config.get("tokenizer_name") if step else None]
     inside = [checkpoint.folder / path for path in texts(step.artifacts if step else {})]
     found = [path if path.is_dir() else path.parent for path in inside]
     found += [folder for name in names if name and (folder := cached(name))]
@@ -34,27 +35,32 @@ def locate(checkpoint: Checkpoint, places: Iterable[Path]) -> Path:
     for folder in places:
         if (folder / FILE).is_file():
             return folder / FILE
-    name = checkpoint.config.get("vlm_model_name")
     raise ConfigError(
-        f"tokenizer: {FILE} of {name} is neither in the checkpoint nor in the Hugging Face cache; give --tokenizer DIR"
+        f"tokenizer: {FILE} of {name_of(checkpoint)} is neither in the checkpoint nor in the Hugging Face cache; give --tokenizer DIR"
     )
+
+
+def name_of(checkpoint: Checkpoint) -> str | None:
+    """What the language model is called where it was published."""
+    return checkpoint.config.get("vlm_model_name") or PUBLISHED.get(checkpoint.policy_type)
 
 
 def max_tokens(checkpoint: Checkpoint) -> int:
     """How many tokens of the task's text are used. Raises ModelError when LeRobot tokenised in a way that we do not."""
-    step = checkpoint.pre.get(STEP)
+    step = checkpoint.pre.get(TOKENIZE)
     if not checkpoint.pre:  # up to 0.3 the policy itself tokenised, always in this way
         return checkpoint.setting("tokenizer_max_length", int)
-    if step is None or NEWLINE not in checkpoint.pre:
+    before = {"smolvla": NEWLINES[0], "pi0": NEWLINES[1], "pi05": STATE_IN_TEXT}[checkpoint.policy_type]
+    if step is None or before not in checkpoint.pre:
         raise ModelError(
-            f"policy_preprocessor.json: no {STEP} with {NEWLINE} before it; expected both, as LeRobot saves"
+            f"policy_preprocessor.json: no {TOKENIZE} with {before} before it; expected both, as LeRobot saves"
         )
     for name, expected in (("padding_side", "right"), ("truncation", True), ("task_key", "task")):
         if step.config.get(name, expected) != expected:
-            raise ModelError(f"{STEP}: {name} is {step.config[name]}, expected {expected}")
+            raise ModelError(f"{TOKENIZE}: {name} is {step.config[name]}, expected {expected}")
     length = step.config.get("max_length", 512)
     if not isinstance(length, int) or length < 1:
-        raise ModelError(f"{STEP}: max_length is {length}, expected a number of tokens")
+        raise ModelError(f"{TOKENIZE}: max_length is {length}, expected a number of tokens")
     return length
 
 

@@ -1,4 +1,4 @@
-"""The eyes of SmolVLM: a SigLIP transformer over patches, then a pixel shuffle into the language model's tokens."""
+"""The eyes of vision-language models: a SigLIP transformer over patches, then their projection to tokens."""
 
 from __future__ import annotations
 
@@ -49,17 +49,18 @@ class VisionLayer(nn.Module):
 class Vision(nn.Module):
     """Square images to tokens: `forward` takes (N, 3, side, side) in -1..1 and returns (N, tokens, text width).
 
-    Parameter names are those of transformers' `SmolVLMVisionTransformer`, and `connector.proj`.
+    Parameter names are those of transformers' `SmolVLMVisionTransformer`, and `connector.proj`. SmolVLM shuffles
+    several patches into one token; with a `shuffle` of 1 each patch is one.
     """
 
-    def __init__(self, sizes: VlmSizes, side: int) -> None:
+    def __init__(self, sizes: VlmSizes, side: int, projection_bias: bool = False) -> None:
         """Raises ModelError when `side` cannot be cut into whole patches and those into whole tokens."""
         super().__init__()
         self.patches = side // sizes.patch
         self.shuffle = sizes.shuffle
         if side % sizes.patch or self.patches % self.shuffle:
             raise ModelError(
-                f"resize_imgs_with_padding: {side} is not a multiple of {sizes.patch * sizes.shuffle}, "
+                f"images: a side of {side} pixels is not a multiple of {sizes.patch * sizes.shuffle}, "
                 f"which the vision encoder's patches need"
             )
         self.embeddings = nn.ModuleDict(
@@ -71,7 +72,7 @@ class Vision(nn.Module):
         self.encoder = nn.ModuleDict({"layers": nn.ModuleList(VisionLayer(sizes) for _ in range(sizes.vision_layers))})
         self.post_layernorm = nn.LayerNorm(sizes.vision_width, sizes.vision_epsilon)
         self.connector = nn.ModuleDict(
-            {"proj": nn.Linear(sizes.vision_width * self.shuffle**2, sizes.text_width, bias=False)}
+            {"proj": nn.Linear(sizes.vision_width * self.shuffle**2, sizes.text_width, bias=projection_bias)}
         )
         # transformers spreads fewer patches over the table; with all of them a row is 0..n-1 (4.57 shifts float32 ones)
         rows = torch.arange(self.patches) * sizes.table_side // self.patches

@@ -34,6 +34,7 @@ class Model:
     def __init__(self, bundle: Bundle, open_engine: Callable[[Bundle], Engine], **batching: Any) -> None:
         self.name = bundle.policy.name
         self.policy = bundle.policy
+        self._observations = bundle.n_obs_steps
         self.stats = ModelStats()
         self._open_engine = open_engine
         self._load = Load(time.monotonic())
@@ -67,7 +68,15 @@ class Model:
                 raise self._gone()
             if not self.scheduler.warm.done():
                 raise Fault(grpc.StatusCode.UNAVAILABLE, f"model {self.name} is still warming up")
-            session = Session(hello, self.policy, keys, name=name, queue=self.scheduler, outbox=outbox)
+            session = Session(
+                hello,
+                self.policy,
+                keys,
+                observations=self._observations,
+                name=name,
+                queue=self.scheduler,
+                outbox=outbox,
+            )
             outbox.put(Welcome(self.policy))
             self._sessions.add(session)
             return session
@@ -78,7 +87,7 @@ class Model:
 
     def replace(self, bundle: Bundle) -> Future[str]:
         """Load and warm up `bundle` beside what serves. Done once it serves, or holds why it does not."""
-        return self.scheduler.replace(partial(self._open_beside, bundle), partial(self._turn_to, bundle.policy))
+        return self.scheduler.replace(partial(self._open_beside, bundle), partial(self._turn_to, bundle))
 
     def unload(self) -> None:
         """End every session with the reason, then the engine."""
@@ -99,10 +108,12 @@ class Model:
             )
         return engine
 
-    def _turn_to(self, policy: Policy) -> None:
-        """Between two batches: what comes from now on is of `policy`. Those whom it does not fit hear why and leave."""
+    def _turn_to(self, bundle: Bundle) -> None:
+        """Between two batches: what comes from now on is of `bundle`. Those whom it does not fit hear why and leave."""
+        policy = bundle.policy
         with self._lock:
             old, self.policy = self.policy, policy
+            self._observations = bundle.n_obs_steps
             ended = 0
             for session in self._sessions:
                 found = session.differences(policy)
@@ -111,7 +122,7 @@ class Model:
                     session.end(Fault(grpc.StatusCode.FAILED_PRECONDITION, reason))
                     ended += 1
                 else:
-                    session.move(policy)
+                    session.move(policy, self._observations)
             moved = len(self._sessions) - ended
         log.info(
             "%s replaced: %s -> %s (sessions moved: %d, ended: %d)",

@@ -1,8 +1,9 @@
-"""One robot on the server: its key map, its filter, its one-place slot and its outbox.
+"""One robot on the server: its key map, its filter, its one-place slot, its last observations and its outbox.
 
 Each observation gets exactly one answer: a chunk, skipped, or a failure. The slot keeps the observation of the
 greatest timestep. That one must go is remembered until the slot is emptied, also when the frame that said so was
-dropped; so is the earliest deadline. When another policy takes over, what waits is run by it.
+dropped; so is the earliest deadline. When another policy takes over, what waits is run by it. What was in the slot is
+kept for a policy that looks at several observations, until the robot begins another session or episode.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -36,6 +38,7 @@ from edge_runtime.wire.messages import (
 )
 from policy_server.serving.cleaning import KeyMap, preprocess
 from policy_server.serving.filter import Filter
+from policy_server.serving.history import History, stacked
 from policy_server.serving.outbox import Outbox
 from policy_server.serving.scheduler import Source, Timing, Work
 
@@ -59,7 +62,10 @@ class Queue(Protocol):
 class Session:
     """Fed by its stream's reader, emptied by the scheduler. `name` is for the log."""
 
-    def __init__(self, hello: Hello, policy: Policy, keys: KeyMap, *, name: str, queue: Queue, outbox: Outbox) -> None:
+    def __init__(
+        self, hello: Hello, policy: Policy, keys: KeyMap, *, observations: int, name: str, queue: Queue, outbox: Outbox
+    ) -> None:
+        """`observations`: how many of the last ones the policy looks at."""
         self.policy = policy
         self.name = name
         self._keys = keys
@@ -68,6 +74,7 @@ class Session:
         self._outbox = outbox
         self._lock = threading.Lock()  # over all that follows
         self._filter = Filter(hello.similarity_tolerance, hello.image_tolerance)
+        self._history = History(observations)
         self._session = -1  # the robot's session id
         self._waiting: tuple[Observation, Work] | None = None  # the slot
         self._greatest = -1  # timestep that was ever in the slot in this session
@@ -92,10 +99,11 @@ class Session:
         """What keeps this session from going on with `policy`."""
         return successor_differences(self.policy, policy, self._rows)
 
-    def move(self, policy: Policy) -> None:
+    def move(self, policy: Policy, observations: int) -> None:
         """The chunks that follow are of `policy`, which takes the same: the robot hears so before the first of them."""
         with self._lock:
             self.policy = policy
+            self._history.resize(observations)
             self._filter.reset()
         self._outbox.put(Replaced(policy))
 
@@ -153,7 +161,8 @@ class Session:
             work = self._waiting[1]
             self._waiting = None
             self._must_go, self._deadline_s = False, math.inf
-            return work
+            latest = self._history.latest()
+        return replace(work, inputs=stacked(latest, self._keys.features))
 
     def finish(self) -> None:
         """The robot has nothing more to send: the stream ends once all is answered."""
@@ -175,6 +184,7 @@ class Session:
         self._session, self._greatest = session, -1
         self._waiting, self._must_go, self._deadline_s = None, False, math.inf
         self._filter.reset()
+        self._history.clear()
         return displaced[0] if displaced else None
 
     def _put(self, observation: Observation, work: Work) -> Observation | None:
@@ -184,6 +194,7 @@ class Session:
             return observation
         displaced = self._waiting
         self._waiting, self._greatest = (observation, work), observation.timestep
+        self._history.add(work.inputs)
         return displaced[0] if displaced else None
 
     def _supersede(self, observation: Observation | None) -> None:

@@ -1,4 +1,7 @@
-"""Tiny bundles whose answer is known: row t of the chunk is state + t/8 + the mean of each frame + bias."""
+"""Tiny bundles whose answer is known: row t of the chunk is state + t/8 + the mean of each frame + bias.
+
+Of several observations the state is the newest + 10 times the one before + 100 times the one before that.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,27 @@ def write_bundle(
     chunk: int = 4,
     bias: float = 0.0,
     fixed_batch: int | None = None,
+    observations: int = 1,
     **manifest: Any,
 ) -> Path:
     """A bundle in `folder`; further keywords replace entries of its manifest."""
     folder.mkdir(parents=True)
     batch = fixed_batch or "batch"
     rows = (np.arange(chunk, dtype=np.float32) / 8 + bias).reshape(1, chunk, 1)
-    inputs = [helper.make_tensor_value_info("observation.state", TensorProto.FLOAT, [batch, len(JOINTS)])]
-    constants = [numpy_helper.from_array(rows, "rows"), numpy_helper.from_array(np.array([1]), "axis")]
+    shape = [batch, *([observations] if observations > 1 else []), len(JOINTS)]
+    inputs = [helper.make_tensor_value_info("observation.state", TensorProto.FLOAT, shape)]
+    powers = 10.0 ** np.arange(observations, dtype=np.float32)[::-1, None]
+    constants = [
+        numpy_helper.from_array(rows, "rows"),
+        numpy_helper.from_array(np.array([1]), "axis"),
+        numpy_helper.from_array(powers, "powers"),
+    ]
+    several = [
+        helper.make_node("Mul", ["observation.state", "powers"], ["weighted"]),
+        helper.make_node("ReduceSum", ["weighted", "axis"], ["state"]),
+    ]
     nodes = [
-        helper.make_node("Unsqueeze", ["observation.state", "axis"], ["state"]),
+        *(several if observations > 1 else [helper.make_node("Unsqueeze", ["observation.state", "axis"], ["state"])]),
         helper.make_node("Add", ["state", "rows"], ["sum0"]),
     ]
     means = []
@@ -76,6 +90,7 @@ def write_bundle(
             "graphs": {"policy": "policy.onnx"},
             "provenance": {},
             "parity": {},
+            **({"n_obs_steps": observations} if observations > 1 else {}),
         }
         | manifest,
     )

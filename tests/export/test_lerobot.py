@@ -12,7 +12,7 @@ import torch
 
 from edge_runtime.wire.messages import Floats
 from policy_server.bundle import IMAGES, TASK
-from policy_server.engines.smolvla import NOISE
+from policy_server.engines.flow import NOISE
 from policy_server.export.checkpoint import load
 from policy_server.export.parity import Difference, Observation
 from policy_server.export.policies import Policy, build

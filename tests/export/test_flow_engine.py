@@ -15,7 +15,7 @@ from policy_server import bundle
 from policy_server.engines import Engine, open_engine, options
 from policy_server.engines.guidance import weights
 from policy_server.engines.providers import NAMES, Runtime
-from policy_server.engines.smolvla import FREE_WIDTHS, SmolVLAEngine
+from policy_server.engines.flow import FREE_WIDTHS, FlowEngine
 
 pytestmark = pytest.mark.export
 Batch = dict[str, Any]
@@ -100,7 +100,7 @@ TEXTS = [" ".join(["red"] * words) for words in range(40)]
 
 
 def test_whatever_the_text_buffers_are_those_of_the_warm_up(bundle_of: BundleOf, observation: Batch) -> None:
-    engine = SmolVLAEngine(bundle.load(bundle_of("smolvla_tiny", "--dynamic")), Runtime("cpu", threads=1))
+    engine = FlowEngine(bundle.load(bundle_of("smolvla_tiny", "--dynamic")), Runtime("cpu", threads=1))
     engine.warm_up([1, 2], lambda progress: None)
     assert sorted(engine._plans) == [(size, width) for size in (1, 2) for width in FREE_WIDTHS]
     kept = dict(engine._plans)
@@ -112,8 +112,8 @@ def test_whatever_the_text_buffers_are_those_of_the_warm_up(bundle_of: BundleOf,
 def test_an_engine_that_captures_fills_batches_up_to_a_size_it_was_warmed_for(
     bundle_of: BundleOf, engine: Engine, observation: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SmolVLAEngine, "provider", NAMES["cuda"])
-    capturing = SmolVLAEngine(bundle.load(bundle_of("smolvla_tiny")), Runtime("cpu", threads=1, cuda_graphs=True))
+    monkeypatch.setattr(FlowEngine, "provider", NAMES["cuda"])
+    capturing = FlowEngine(bundle.load(bundle_of("smolvla_tiny")), Runtime("cpu", threads=1, cuda_graphs=True))
     capturing.warm_up([1, 2, 4], lambda progress: None)
     kept = dict(capturing._plans)
     for count in (1, 2, 3, 4):

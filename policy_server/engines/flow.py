@@ -1,4 +1,7 @@
-"""SmolVLA: the prefix once for an observation, then the denoising steps; what they share stays on the device."""
+"""Policies that flow from noise to actions: a prefix once for an observation, then the same step some times over.
+
+What both share stays on the device. SmolVLA, PI0, PI0.5 and Diffusion Policy are such policies.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,26 @@ import numpy.typing as npt
 
 from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
-from policy_server.bundle import SEED, TASK, Bundle, features
+from policy_server.bundle import SEED, STATE, TASK, Bundle
 from policy_server.engines import Batch
 from policy_server.engines.fixed import device_of, filled, run_options
 from policy_server.engines.guidance import gains
 from policy_server.engines.options import BATCH
 from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
-from policy_server.engines.tokens import Tokenizer
+from policy_server.engines.tokens import Tokenizer, prompts
 
-NOISE = "noise"  # in a batch, (B, chunk, width), instead of `seed`, (B, n) whole numbers to draw it from
-PREVIOUS, WEIGHTS = "previous", "weights"  # in a batch, both or neither: what `Step` in export/smolvla.py is guided by
+# In a batch, instead of `seed`, (B, n) whole numbers to draw them from: (B, rows, width), and where the step graph
+# takes one, the noise that each step adds, (B, steps, rows, width).
+NOISE, STEP_NOISE = "noise", "step_noise"
+PREVIOUS, WEIGHTS = "previous", "weights"  # in a batch, both or neither: what `EulerStep` in export/flow.py is guided by
+GAIN = "gain"
+TEXT = ("tokens", "token_mask")
 MAX_TOKENS = 48  # LeRobot's, for a graph that leaves their number free
 FREE_WIDTHS = range(16, MAX_TOKENS + 1, 16)  # such a graph runs in these: buffers for every length would fill a GPU
-INPUTS = {
-    "prefix": {"tokens", "token_mask"},
-    "step": {"x", "step", "keys", "values", "mask", PREVIOUS, WEIGHTS, "gain"},
-}
 
 
-def open_engine(bundle: Bundle, runtime: Runtime) -> SmolVLAEngine:
-    return SmolVLAEngine(bundle, runtime)
+def open_engine(bundle: Bundle, runtime: Runtime) -> FlowEngine:
+    return FlowEngine(bundle, runtime)
 
 
 @dataclass(frozen=True)
@@ -43,20 +46,33 @@ class _Plan:
     buffers: Mapping[str, Any]
 
 
-class SmolVLAEngine:
-    """Runs `prefix.onnx` and `step.onnx`. The same noise and batch size give the same chunk, bit for bit."""
+class FlowEngine:
+    """Runs `prefix.onnx` and `step.onnx`. The same noise and batch size give the same chunk, bit for bit.
+
+    The prefix takes what the policy observes, and `tokens` and `token_mask` where the policy reads text. The step takes
+    `x`, `step` and all that the prefix gives; `previous`, `weights` and `gain` where it can be guided; `step_noise`
+    where each step adds noise. It gives the `next` x and the `action` that x stands for.
+    """
 
     def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
         self._path = bundle.path
         self._policy = bundle.policy
-        self._features = features(bundle.policy)
-        self._prefix, self._step = (self._open(bundle, role, runtime) for role in ("prefix", "step"))
-        shapes = {node.name: node.shape for node in (*self._prefix.get_inputs(), *self._step.get_inputs())}
-        self._noise_shape = tuple(shapes["x"][1:])
-        self._step_count = int(shapes["gain"][1])
-        tokens = shapes["tokens"][1]
-        self._widths: Sequence[int] = (tokens,) if isinstance(tokens, int) else FREE_WIDTHS
-        self._tokenizer = Tokenizer(bundle.path / "tokenizer.json", self._widths[-1])
+        self._features = bundle.features
+        self._prefix = self._open(bundle, "prefix", runtime)
+        self._step = self._open(bundle, "step", runtime)
+        takes = {node.name: node.shape for node in self._step.get_inputs()}
+        self._noise_shape = tuple(takes["x"][1:])
+        self._guided, self._noisy = GAIN in takes, STEP_NOISE in takes
+        self._step_count = bundle.steps or int(takes[GAIN][1])
+        text = {node.name: node.shape for node in self._prefix.get_inputs()}
+        self._observed = [name for name in self._features if name in text]  # PI0.5 reads its state as text alone
+        self._tokenizer: Tokenizer | None = None
+        self._widths: Sequence[int] = (0,)
+        if TEXT[0] in text:
+            width = text[TEXT[0]][1]
+            self._widths = (width,) if isinstance(width, int) else FREE_WIDTHS
+            self._tokenizer = Tokenizer(bundle.path / "tokenizer.json", self._widths[-1])
+        self._state_text = bundle.state_text
         self._captured = runtime.cuda_graphs and self.provider != NAMES["cpu"]
         self._graphs = itertools.count(1)  # a captured CUDA graph for each step of each plan
         self._plans: dict[tuple[int, int], _Plan] = {}  # by batch size and width
@@ -68,22 +84,21 @@ class SmolVLAEngine:
 
     def infer(self, batch: Batch) -> Floats:
         """As `Engine.infer`, from `noise` in the batch, or drawn by its `seed`; `previous` and `weights` guide it."""
-        have = len(batch[TASK])
+        have = len(batch[STATE])
         size = min((size for size in self._sizes if size >= have), default=have)
         return self._infer(filled(batch, size), self._widths)[:have]
 
     def _infer(self, batch: Batch, widths: Sequence[int]) -> Floats:
-        tokens, mask = self._tokenizer([str(task) for task in batch[TASK]], widths)
-        observation = {name: np.ascontiguousarray(batch[name]) for name in self._features}
-        observation |= {"tokens": tokens, "token_mask": mask}
-        plan = self._plan(observation)
+        observation = {name: np.ascontiguousarray(batch[name]) for name in self._observed}
+        if self._tokenizer is not None:
+            texts = prompts(batch[TASK], batch[STATE], self._state_text)
+            observation |= dict(zip(TEXT, self._tokenizer(texts, widths), strict=True))
+        plan = self._plan(observation, len(batch[STATE]))
         for name, array in observation.items():
             plan.prefix.bind_cpu_input(name, array)
         self._prefix.run_with_iobinding(plan.prefix)
-        plan.buffers["x"].update_inplace(self._noise(batch))
-        for name in (PREVIOUS, WEIGHTS):
-            nothing = np.zeros(plan.buffers[name].shape(), np.float32)
-            plan.buffers[name].update_inplace(np.ascontiguousarray(batch.get(name, nothing), np.float32))
+        for name, array in (self._noise(batch) | self._guidance(batch, plan)).items():
+            plan.buffers[name].update_inplace(array)
         for binding, options in plan.steps:
             self._step.run_with_iobinding(binding, options)
         return np.array(plan.buffers["action"].numpy())  # a copy: the buffer is written again
@@ -95,7 +110,7 @@ class SmolVLAEngine:
             batch: dict[str, npt.NDArray[Any]] = {
                 name: np.zeros((size, *feature.shape), feature.dtype) for name, feature in self._features.items()
             }
-            batch |= {TASK: np.array([""] * size), NOISE: np.zeros((size, *self._noise_shape), np.float32)}
+            batch |= {TASK: np.array([""] * size), SEED: np.zeros((size, 1), np.int64)}
             try:
                 for width in self._widths:
                     actions = self._infer(batch, [width])
@@ -113,26 +128,47 @@ class SmolVLAEngine:
             raise ModelError(f"{bundle.path / 'manifest.json'}: graphs: {role}: is missing")
         session = open_session(bundle.graphs[role], runtime, weights=bundle.weights, static=role == "step")
         got = {node.name for node in session.get_inputs()}
-        expected = INPUTS[role] | (self._features.keys() if role == "prefix" else set())
+        if role == "prefix":
+            expected = self._features.keys() | (set(TEXT) if bundle.policy.uses_task else set())
+            expected -= {STATE} if bundle.state_text is not None else set()
+        else:
+            expected = {"x", "step"} | {node.name for node in self._prefix.get_outputs()}
+            for optional in ({PREVIOUS, WEIGHTS, GAIN}, {STEP_NOISE}):
+                expected |= optional if optional & got else set()
         if got != expected:
             raise ModelError(f"{bundle.graphs[role]}: inputs: {sorted(got)} are not {sorted(expected)}")
         return session
 
-    def _noise(self, batch: Batch) -> Floats:
+    def _noise(self, batch: Batch) -> dict[str, Floats]:
+        """What each chunk starts from, and where the steps add noise, theirs behind it from the same seed."""
+        shapes = {"x": self._noise_shape} | ({STEP_NOISE: (self._step_count, *self._noise_shape)} if self._noisy else {})
         if NOISE in batch:
-            return np.ascontiguousarray(batch[NOISE], np.float32)
-        rows = [np.random.default_rng(seed).standard_normal(self._noise_shape, np.float32) for seed in batch[SEED]]
-        return np.stack(rows)
+            given = {"x": batch[NOISE]} | ({STEP_NOISE: batch[STEP_NOISE]} if self._noisy else {})
+            return {name: np.ascontiguousarray(array, np.float32) for name, array in given.items()}
+        generators = [np.random.default_rng(seed) for seed in batch[SEED]]
+        return {
+            name: np.stack([generator.standard_normal(shape, np.float32) for generator in generators])
+            for name, shape in shapes.items()
+        }
 
-    def _plan(self, observation: Mapping[str, npt.NDArray[Any]]) -> _Plan:
+    def _guidance(self, batch: Batch, plan: _Plan) -> dict[str, Floats]:
+        if not self._guided:
+            return {}
+        return {
+            name: np.ascontiguousarray(batch[name], np.float32)
+            if name in batch
+            else np.zeros(plan.buffers[name].shape(), np.float32)
+            for name in (PREVIOUS, WEIGHTS)
+        }
+
+    def _plan(self, observation: Mapping[str, npt.NDArray[Any]], size: int) -> _Plan:
         """The buffers for a batch of this shape, made when it is first seen."""
-        key = observation["tokens"].shape
+        key = (size, observation[TEXT[0]].shape[1] if self._tokenizer is not None else 0)
         if key not in self._plans:
-            self._plans[key] = self._lay_out(observation)
+            self._plans[key] = self._lay_out(observation, size)
         return self._plans[key]
 
-    def _lay_out(self, observation: Mapping[str, npt.NDArray[Any]]) -> _Plan:
-        size = len(observation["tokens"])
+    def _lay_out(self, observation: Mapping[str, npt.NDArray[Any]], size: int) -> _Plan:
         outputs = self._prefix.get_outputs()
         shapes = [[size if extent == BATCH else extent for extent in node.shape] for node in outputs]
         if not all(isinstance(extent, int) for shape in shapes for extent in shape):  # a free number of tokens
@@ -143,20 +179,22 @@ class SmolVLAEngine:
             buffers[node.name] = self._zeros(shape, np.bool_ if node.type == "tensor(bool)" else np.float32)
             prefix.bind_ortvalue_output(node.name, buffers[node.name])
         rows, joints = self._policy.chunk_size, len(self._policy.joints)
-        buffers |= {
-            "x": self._zeros((size, *self._noise_shape)),
-            PREVIOUS: self._zeros((size, rows, joints)),
-            WEIGHTS: self._zeros((size, rows)),
-            "gain": self._on_device(np.tile(gains(self._step_count), (size, 1))),
-            "action": self._zeros((size, rows, joints)),
-        }
+        buffers |= {"x": self._zeros((size, *self._noise_shape)), "action": self._zeros((size, rows, joints))}
+        if self._guided:
+            buffers |= {
+                PREVIOUS: self._zeros((size, rows, joints)),
+                WEIGHTS: self._zeros((size, rows)),
+                GAIN: self._on_device(np.tile(gains(self._step_count), (size, 1))),
+            }
+        if self._noisy:
+            buffers[STEP_NOISE] = self._zeros((size, self._step_count, *self._noise_shape))
         here, there = buffers["x"], self._zeros((size, *self._noise_shape))
         steps = []
         for index in range(self._step_count):
             binding = self._step.io_binding()
             binding.bind_ortvalue_input("x", here)
             binding.bind_ortvalue_input("step", self._on_device(np.array([index], np.int64)))
-            for name in INPUTS["step"] - {"x", "step"}:
+            for name in buffers.keys() - {"x", "action"}:
                 binding.bind_ortvalue_input(name, buffers[name])
             binding.bind_ortvalue_output("next", there)
             binding.bind_ortvalue_output("action", buffers["action"])
