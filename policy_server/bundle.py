@@ -60,11 +60,11 @@ class Bundle:
 
     @property
     def n_obs_steps(self) -> int:
-        return self.manifest.get("n_obs_steps", 1)
+        return int(self.manifest.get("n_obs_steps", 1))
 
     @property
     def steps(self) -> int:
-        return self.manifest.get("steps", 0)
+        return int(self.manifest.get("steps", 0))
 
     @property
     def state_text(self) -> Any:

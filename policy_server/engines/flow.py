@@ -26,7 +26,7 @@ from policy_server.engines.tokens import Tokenizer, prompts
 # In a batch, instead of `seed`, (B, n) whole numbers to draw them from: (B, rows, width), and where the step graph
 # takes one, the noise that each step adds, (B, steps, rows, width).
 NOISE, STEP_NOISE = "noise", "step_noise"
-PREVIOUS, WEIGHTS = "previous", "weights"  # in a batch, both or neither: what `EulerStep` in export/flow.py is guided by
+PREVIOUS, WEIGHTS = "previous", "weights"  # in a batch, both or neither: what guides `EulerStep` in export/flow.py
 GAIN = "gain"
 TEXT = ("tokens", "token_mask")
 MAX_TOKENS = 48  # LeRobot's, for a graph that leaves their number free
@@ -141,7 +141,9 @@ class FlowEngine:
 
     def _noise(self, batch: Batch) -> dict[str, Floats]:
         """What each chunk starts from, and where the steps add noise, theirs behind it from the same seed."""
-        shapes = {"x": self._noise_shape} | ({STEP_NOISE: (self._step_count, *self._noise_shape)} if self._noisy else {})
+        shapes = {"x": self._noise_shape} | (
+            {STEP_NOISE: (self._step_count, *self._noise_shape)} if self._noisy else {}
+        )
         if NOISE in batch:
             given = {"x": batch[NOISE]} | ({STEP_NOISE: batch[STEP_NOISE]} if self._noisy else {})
             return {name: np.ascontiguousarray(array, np.float32) for name, array in given.items()}

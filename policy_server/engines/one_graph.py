@@ -54,10 +54,7 @@ class OneGraphEngine:
             progress(f"batch of {size}")
             if self._captured:
                 self._fixed.append(self._fix(size))
-            batch = {
-                name: np.zeros((size, *feature.shape), feature.dtype)
-                for name, feature in self._features.items()
-            }
+            batch = {name: np.zeros((size, *feature.shape), feature.dtype) for name, feature in self._features.items()}
             try:
                 actions = self.infer(batch)
             except Exception as error:  # onnxruntime's exceptions share no base of their own

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edge_runtime.errors import ConfigError, ModelError
 from policy_server.bundle import StateText
+
 BINS = np.linspace(-1, 1, 257)[:-1]
 
 
@@ -29,7 +30,7 @@ def prompts(tasks: Iterable[object], states: npt.NDArray[np.float32], state_text
 
 def binned(states: npt.NDArray[np.float32], told: StateText) -> npt.NDArray[np.int64]:
     """(texts, joints) raw states -> (texts, numbers) of -1..255, in float32 and in LeRobot's order."""
-    centre, divisor, offset = (np.float32(part) for part in (told.centre, told.divisor, told.offset))
+    centre, divisor, offset = (np.array(part, np.float32) for part in (told.centre, told.divisor, told.offset))
     normalised = np.zeros((len(states), told.numbers), np.float32)
     normalised[:, : states.shape[1]] = (states - centre) / divisor + offset
     return np.digitize(normalised, BINS) - 1

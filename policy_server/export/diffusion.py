@@ -44,7 +44,10 @@ class Diffusion(nn.Module):
         self.joints = checkpoint.action.shape[0]
         widths = checkpoint.setting("down_dims", list)
         if self.observations - 1 + self.chunk > self.horizon:
-            raise ModelError(f"n_action_steps: {self.chunk} actions behind observation {self.observations} end beyond the horizon {self.horizon}")
+            raise ModelError(
+                f"n_action_steps: {self.chunk} actions from observation {self.observations} on "
+                f"do not fit the horizon {self.horizon}"
+            )
         if self.horizon % 2 ** (len(widths) - 1):
             raise ModelError(f"horizon: {self.horizon} cannot be halved {len(widths) - 1} times, as down_dims does")
 
@@ -58,7 +61,10 @@ class Diffusion(nn.Module):
             tensors = short_names(checkpoint.tensors)
             apart = checkpoint.setting("use_separate_rgb_encoder_per_camera", bool)
             count = len(cameras) if apart else 1
-            eyes = [Eye(checkpoint, camera, tensors, f"rgb_encoder.{i}." if apart else "rgb_encoder.") for i, camera in enumerate(cameras[:count])]
+            eyes = [
+                Eye(checkpoint, camera, tensors, f"rgb_encoder.{i}." if apart else "rgb_encoder.")
+                for i, camera in enumerate(cameras[:count])
+            ]
             self.rgb_encoder = nn.ModuleList(eyes) if apart else eyes[0]
             condition += eyes[0].out.out_features * len(cameras)
         else:
@@ -143,10 +149,14 @@ class Eye(nn.Module):
         grouped = checkpoint.setting("use_group_norm", bool)
         first = tensors.get(f"diffusion.{name}backbone.conv1.weight")
         if first is None:
-            raise ModelError(f"the weights lack diffusion.{name}backbone.0.weight; expected those of a Diffusion Policy")
+            raise ModelError(
+                f"the weights lack diffusion.{name}backbone.0.weight; expected those of a Diffusion Policy"
+            )
         self.backbone = ResNet(checkpoint.setting("vision_backbone", str), width=len(first), grouped=grouped)
         height, width = self.backbone.map_size(*(crop or resized or size))
-        self.pool = Keypoints(self.backbone.channels, checkpoint.setting("spatial_softmax_num_keypoints", int), height * width)
+        self.pool = Keypoints(
+            self.backbone.channels, checkpoint.setting("spatial_softmax_num_keypoints", int), height * width
+        )
         features = 2 * self.pool.nets.out_channels
         self.out = nn.Linear(features, features)
 
@@ -236,14 +246,22 @@ class UNet(nn.Module):
         rest = (kernel, checkpoint.setting("n_groups", int), checkpoint.setting("use_film_scale_modulation", bool))
 
         def pair(inputs: int, outputs: int) -> list[nn.Module]:
-            return [Residual(inputs, outputs, time + condition, *rest), Residual(outputs, outputs, time + condition, *rest)]
+            return [
+                Residual(inputs, outputs, time + condition, *rest),
+                Residual(outputs, outputs, time + condition, *rest),
+            ]
 
         levels = list(zip((joints, *widths), widths, strict=False))
         self.diffusion_step_encoder = nn.Sequential(
             nn.Identity(), nn.Linear(time, 4 * time), nn.Mish(), nn.Linear(4 * time, time)
         )
         self.down_modules = nn.ModuleList(
-            nn.ModuleList([*pair(inputs, outputs), nn.Conv1d(outputs, outputs, 3, 2, 1) if level < len(levels) - 1 else nn.Identity()])
+            nn.ModuleList(
+                [
+                    *pair(inputs, outputs),
+                    nn.Conv1d(outputs, outputs, 3, 2, 1) if level < len(levels) - 1 else nn.Identity(),
+                ]
+            )
             for level, (inputs, outputs) in enumerate(levels)
         )
         self.mid_modules = nn.ModuleList(pair(widths[-1], widths[-1]))
@@ -251,9 +269,10 @@ class UNet(nn.Module):
             nn.ModuleList([*pair(2 * wide, narrow), nn.ConvTranspose1d(narrow, narrow, 4, 2, 1)])
             for narrow, wide in reversed(levels[1:])
         )
-        self.final_conv = nn.Sequential(Block(widths[0], widths[0], kernel, FINAL_GROUPS), nn.Conv1d(widths[0], joints, 1))
+        self.final_conv = nn.Sequential(
+            Block(widths[0], widths[0], kernel, FINAL_GROUPS), nn.Conv1d(widths[0], joints, 1)
+        )
 
-    @torch.no_grad()
     def fold_times(self, timesteps: Tensor) -> None:
         """Replace the embedding of the time by its value at each step."""
         half = self.diffusion_step_encoder[1].in_features // 2

@@ -42,7 +42,7 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
     stats = statistics.from_file(request.stats) if request.stats else None
     checkpoint = checkpoints.load(source, stats, request.image_size)
     check_joints(checkpoint, request.joints)
-    policy = build(checkpoint, request)
+    policy = build(checkpoint, request.tokenizer, request.state_numbers)
     parameters = sum(parameter.numel() for parameter in policy.module.parameters())
     say(f"{checkpoint.policy_type}: {parameters:,} parameters; takes {', '.join(policy.inputs)}")
     references = list(reference.find(checkpoint, policy))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,7 @@ class EulerStep(nn.Module):
 
     def __init__(self, policy: Flow) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy: Any = policy  # its subclass knows which
 
     def forward(
         self, x: Tensor, step: Tensor, keys: Tensor, values: Tensor, used: Tensor,

@@ -130,9 +130,7 @@ class PI(nn.Module):
         inner = sizes.expert_width
         self.expert = nn.ModuleDict(
             {
-                "layers": nn.ModuleList(
-                    ExpertLayer(sizes, self.state_as_text) for _ in range(sizes.expert_layers)
-                ),
+                "layers": nn.ModuleList(ExpertLayer(sizes, self.state_as_text) for _ in range(sizes.expert_layers)),
                 "norm": norm(inner, self.state_as_text),
             }
         )
@@ -154,7 +152,6 @@ class PI(nn.Module):
         root = torch.tensor(sizes.text_width**0.5)
         self.text_scale = float(root.bfloat16() if half else root)
 
-    @torch.no_grad()
     def fold_times(self, embedded: Tensor) -> None:
         """All that depends on the time alone, computed now: it takes `steps` values and no other."""
         if self.state_as_text:
@@ -232,7 +229,7 @@ class Step(EulerStep):
     """One step of the flow through the expert, whose actions see the prefix and one another."""
 
     def velocity(self, x: Tensor, step: Tensor, keys: Tensor, values: Tensor, used: Tensor) -> Tensor:
-        policy: PI = self.policy  # type: ignore[assignment]
+        policy = self.policy
         rows = used.to(torch.int64).sum(1)[:, None] + torch.arange(policy.chunk)
         rotary = policy.rotary[rows][:, None]
         bias = F.pad(torch.where(used, 0.0, FORBIDDEN), (0, policy.chunk))[:, None, None, None]
@@ -259,7 +256,9 @@ def short_names(checkpoint: Checkpoint) -> dict[str, Tensor]:
     LeRobot's own loader forgives the same: a missing `model.`, the other kind's name for the time's layers, and an
     embedding that is stored as the head alone. Gemma multiplies by one plus a norm's weight.
     """
-    wrong, right = ("action_time_mlp_", "time_mlp_") if checkpoint.policy_type == "pi05" else ("time_mlp_", "action_time_mlp_")
+    wrong, right = (
+        ("action_time_mlp_", "time_mlp_") if checkpoint.policy_type == "pi05" else ("time_mlp_", "action_time_mlp_")
+    )
     short = {}
     for name, tensor in checkpoint.tensors.items():
         name = "model." + name.removeprefix("model.").removeprefix("_orig_mod.").replace("model._orig_mod.", "")
@@ -317,7 +316,7 @@ def letterboxes(checkpoint: Checkpoint, cameras: tuple[Feature, ...]) -> tuple[i
     asked = checkpoint.setting("image_resolution", list)
     if len(asked) != 2 or asked[0] != asked[1] or not isinstance(asked[0], int):
         raise ModelError(f"image_resolution: {asked} is not a square, which the vision encoder needs")
-    return asked[0], [Letterbox(*checkpoint.frame(camera), *asked, centred=True) for camera in cameras]
+    return asked[0], [Letterbox(*checkpoint.frame(camera), asked[0], asked[1], centred=True) for camera in cameras]
 
 
 def periods(checkpoint: Checkpoint) -> tuple[float, float]:

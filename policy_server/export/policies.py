@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,16 +16,15 @@ from torch import Tensor, nn
 from edge_runtime.errors import ConfigError, ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.bundle import STATE, TASK, StateText
+from policy_server.engines.flow import GAIN, MAX_TOKENS, NOISE, PREVIOUS, STEP_NOISE, TEXT, WEIGHTS
 from policy_server.engines.guidance import gains
 from policy_server.engines.options import BATCH
-from policy_server.engines.flow import GAIN, MAX_TOKENS, NOISE, PREVIOUS, STEP_NOISE, TEXT, WEIGHTS
 from policy_server.engines.tokens import Tokenizer, prompts
-from policy_server.export import pipeline, tokenizer, vlm
+from policy_server.export import diffusion, pi, pipeline, smolvla, tokenizer, vlm
 from policy_server.export.act import ACT
 from policy_server.export.checkpoint import Checkpoint, Feature
 from policy_server.export.graph import Axes, GraphOptions, export_graph
 from policy_server.export.parity import Array, Observation
-from policy_server.export.request import Request
 
 TASKS = ("pick up the red cube", "put it down", "open the drawer on the left and take out the spoon")
 
@@ -52,21 +51,30 @@ class Policy(Protocol):
         """Write the graphs, and what else the engine reads, into `folder`; role -> file name of each graph."""
 
 
-def build(checkpoint: Checkpoint, request: Request) -> Policy:
-    """The policy of a checkpoint. Raises ModelError (not supported), ConfigError (what only the user knows)."""
-    kinds: dict[str, Callable[[Checkpoint, Request], Policy]] = {
-        "act": ActPolicy, "smolvla": smolvla, "pi0": pi, "pi05": pi, "diffusion": diffusion
-    }
-    return kinds[checkpoint.policy_type](checkpoint, request)
+def build(checkpoint: Checkpoint, tokenizer_folder: Path | None, state_numbers: int | None = None) -> Policy:
+    """The policy of a checkpoint, with what the user stated where only he knows.
+
+    Raises ModelError (not supported), ConfigError (tokenizer not found, `state_numbers` missing or wrong).
+    """
+    match checkpoint.policy_type:
+        case "act":
+            return ActPolicy(checkpoint)
+        case "smolvla":
+            return smolvla_policy(checkpoint, tokenizer_folder)
+        case "diffusion":
+            return diffusion_policy(checkpoint)
+        case _:
+            return pi_policy(checkpoint, tokenizer_folder, state_numbers)
 
 
 class ActPolicy:
     """ACT: one graph."""
 
     uses_task = False
-    observations, steps, state_text = 1, 0, None
+    observations, steps = 1, 0
+    state_text: StateText | None = None
 
-    def __init__(self, checkpoint: Checkpoint, request: Request) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self.module = ACT(checkpoint)
         self.chunk = checkpoint.setting("chunk_size", int)
@@ -89,9 +97,11 @@ class ActPolicy:
 
 
 class FlowPolicy:
-    """A policy that flows from noise to actions: prefix, step, and for one that reads text what the engine reads it by."""
+    """A policy that flows from noise to actions: prefix and step, and the tokenizer where it reads text."""
 
-    def __init__(self, checkpoint: Checkpoint, module: nn.Module, prefix: nn.Module, step: nn.Module, text: Text | None) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, module: nn.Module, prefix: nn.Module, step: nn.Module, text: Text | None
+    ) -> None:
         self._checkpoint = checkpoint
         self._text = text
         self.module, self.prefix, self.step = module, prefix.eval(), step.eval()
@@ -198,10 +208,8 @@ class Text:
             )
 
 
-def smolvla(checkpoint: Checkpoint, request: Request) -> FlowPolicy:
-    from policy_server.export.smolvla import Prefix, SmolVLA, Step
-
-    places = tokenizer.folders(checkpoint, request.tokenizer)
+def smolvla_policy(checkpoint: Checkpoint, stated: Path | None) -> FlowPolicy:
+    places = tokenizer.folders(checkpoint, stated)
     text = Text.of(checkpoint, places)
     config = vlm.read_config(checkpoint.setting("vlm_model_name", str), places)
     markers: list[int] = []
@@ -210,19 +218,17 @@ def smolvla(checkpoint: Checkpoint, request: Request) -> FlowPolicy:
         markers = [token for token in found if token is not None]
         if len(markers) < len(found):
             raise ModelError(f"add_image_special_tokens: the tokenizer lacks {' or '.join(tokenizer.MARKERS)}")
-    module = SmolVLA(checkpoint, config, text.tokenizer.length, markers)
+    module = smolvla.SmolVLA(checkpoint, config, text.tokenizer.length, markers)
     text.check_vocabulary(module.text.embed_tokens.num_embeddings)
-    return FlowPolicy(checkpoint, module, Prefix(module), Step(module), text)
+    return FlowPolicy(checkpoint, module, smolvla.Prefix(module), smolvla.Step(module), text)
 
 
-def pi(checkpoint: Checkpoint, request: Request) -> FlowPolicy:
-    from policy_server.export.pi import PI, Prefix, Step
-
-    state = state_text(checkpoint, request.state_numbers) if checkpoint.policy_type == "pi05" else None
-    text = Text.of(checkpoint, tokenizer.folders(checkpoint, request.tokenizer), state)
-    module = PI(checkpoint, text.tokenizer.length)
+def pi_policy(checkpoint: Checkpoint, stated: Path | None, state_numbers: int | None) -> FlowPolicy:
+    state = state_text(checkpoint, state_numbers) if checkpoint.policy_type == "pi05" else None
+    text = Text.of(checkpoint, tokenizer.folders(checkpoint, stated), state)
+    module = pi.PI(checkpoint, text.tokenizer.length)
     text.check_vocabulary(module.text.embed_tokens.num_embeddings)
-    return FlowPolicy(checkpoint, module, Prefix(module), Step(module), text)
+    return FlowPolicy(checkpoint, module, pi.Prefix(module), pi.Step(module), text)
 
 
 def state_text(checkpoint: Checkpoint, stated: int | None) -> StateText:
@@ -240,11 +246,9 @@ def state_text(checkpoint: Checkpoint, stated: int | None) -> StateText:
     return StateText(affine.centre.tolist(), (1 / affine.scale).tolist(), affine.offset.tolist(), stated or joints)
 
 
-def diffusion(checkpoint: Checkpoint, request: Request) -> FlowPolicy:
-    from policy_server.export.diffusion import Diffusion, Prefix, Step
-
-    module = Diffusion(checkpoint)
-    return FlowPolicy(checkpoint, module, Prefix(module), Step(module), None)
+def diffusion_policy(checkpoint: Checkpoint) -> FlowPolicy:
+    module = diffusion.Diffusion(checkpoint)
+    return FlowPolicy(checkpoint, module, diffusion.Prefix(module), diffusion.Step(module), None)
 
 
 def raw(checkpoint: Checkpoint, policy: Policy, count: int, random: np.random.Generator) -> dict[str, Array]:

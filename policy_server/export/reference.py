@@ -14,8 +14,8 @@ import numpy as np
 from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.bundle import IMAGES, STATE, TASK
-from policy_server.engines.guidance import weights
 from policy_server.engines.flow import NOISE, PREVIOUS, STEP_NOISE, WEIGHTS
+from policy_server.engines.guidance import weights
 from policy_server.export.checkpoint import Checkpoint
 from policy_server.export.parity import Array, Observation
 from policy_server.export.policies import Policy

@@ -36,7 +36,8 @@ def locate(checkpoint: Checkpoint, places: Iterable[Path]) -> Path:
         if (folder / FILE).is_file():
             return folder / FILE
     raise ConfigError(
-        f"tokenizer: {FILE} of {name_of(checkpoint)} is neither in the checkpoint nor in the Hugging Face cache; give --tokenizer DIR"
+        f"tokenizer: {FILE} of {name_of(checkpoint)} is neither in the checkpoint nor in the Hugging Face cache; "
+        f"give --tokenizer DIR"
     )
 
 

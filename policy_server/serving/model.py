@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.wire.messages import Hello, Policy, Welcome
+from edge_runtime.wire.messages import Hello, Welcome
 from policy_server.bundle import Bundle
 from policy_server.door.admission import Fault
 from policy_server.engines import Engine

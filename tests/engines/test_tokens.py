@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from edge_runtime.errors import ModelError
-from policy_server.engines.tokens import Tokenizer
+from policy_server.engines.tokens import Tokenizer, prompts
 
+STATE = np.zeros((2, 6), np.float32)
 TINY = Path(__file__).parents[1] / "checkpoints" / "smolvla_tiny"
 
 
@@ -21,7 +22,7 @@ def tokenizer() -> Tokenizer:
 def test_gives_lerobots_tokens_padded_on_the_right(tokenizer: Tokenizer) -> None:
     with np.load(TINY / "reference.npz", allow_pickle=False) as reference:
         text, expected = str(reference["task"]), reference["tokens"][0]
-    tokens, mask = tokenizer([text], [48])
+    tokens, mask = tokenizer(prompts([text], STATE, None), [48])
     assert tokens.shape == mask.shape == (1, 48)
     np.testing.assert_array_equal(tokens[0, : len(expected)], expected)
     assert mask.sum() == len(expected)
@@ -41,12 +42,12 @@ def test_long_texts_are_cut(tokenizer: Tokenizer) -> None:
 
 
 def test_the_newline_is_added_once(tokenizer: Tokenizer) -> None:
-    tokens, _ = tokenizer(["go", "go\n"], [48])
+    tokens, _ = tokenizer(prompts(["go", "go\n"], STATE, None), [48])
     np.testing.assert_array_equal(tokens[0], tokens[1])
 
 
 def test_an_empty_text_is_a_newline(tokenizer: Tokenizer) -> None:
-    assert tokenizer([""], [48])[1].sum() >= 1
+    assert tokenizer(prompts([""], STATE, None), [48])[1].sum() >= 1
 
 
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 from edge_runtime.errors import ModelError
 from policy_server import bundle
 from policy_server.engines import Engine, open_engine, options
+from policy_server.engines.flow import FREE_WIDTHS, FlowEngine
 from policy_server.engines.guidance import weights
 from policy_server.engines.providers import NAMES, Runtime
-from policy_server.engines.flow import FREE_WIDTHS, FlowEngine
 
 pytestmark = pytest.mark.export
 Batch = dict[str, Any]

@@ -153,8 +153,8 @@ def test_bytes_that_are_no_graph_are_refused(tiny: Path, tmp_path: Path) -> None
 
 
 def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"type: 'pi0' is not one of \[act, smolvla\]"):
-        open_engine(bundle.load(write_bundle(tmp_path / "pi0", type="pi0")), CPU)
+    with pytest.raises(ModelError, match=r"type: 'other' is not one of \[act, flow, smolvla, .*\]"):
+        open_engine(bundle.load(write_bundle(tmp_path / "other", type="other")), CPU)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -10,10 +10,10 @@ import pytest
 
 from policy_server import bundle
 from policy_server.server import PolicyServer
+from scripts.rig.bundles import write_bundle
+from scripts.rig.robots import Robot, hello_to, look
 
-from .bundles import write_bundle
 from .conftest import serving
-from .robots import Robot, hello_to, look
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_new_session_or_episode_begins_without_the_old_one(server: PolicyServe
     with Robot(server.address, hello_to(bundle.load(path).policy)) as robot:
         robot.welcomed()
         assert [first_row(robot, number, 5) for number in range(3)] == [555] * 3
-        assert first_row(robot, 0, 2, session=2) == 222
+        assert first_row(robot, 3, 2, session=2) == 222
 
 
 def test_robots_do_not_share_their_past(server: PolicyServer, path: Path) -> None:
