@@ -157,6 +157,11 @@ def load(path: Path) -> Bundle:
         fields.text("robot_type")
     for name in ("provenance", "parity"):
         fields.table(name)
+    for name, low, high in (("n_obs_steps", 1, 64), ("steps", 0, 1000)):
+        if name in manifest:
+            fields.whole(name, low, high)
+    if manifest.get("state_text") is not None:
+        _check_state_text(fields.table("state_text"), len(fields.rows("joints", "unit", least=1)))
     canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
     ensembled = manifest.get("temporal_ensemble_coeff", "") is not None
     policy = Policy(
@@ -213,6 +218,16 @@ def _check_files(path: Path, listed: _Fields) -> set[str]:
         if found != digest:
             raise ModelError(f"{path / name}: is damaged (sha256 {found[:12]}, the manifest says {digest[:12]})")
     return set(listed.data)
+
+
+def _check_state_text(told: _Fields, joints: int) -> None:
+    told.nothing_but("centre", "divisor", "offset", "numbers")
+    told.whole("numbers", joints, 4096)
+    for name in ("centre", "divisor", "offset"):
+        value = told.data.get(name)
+        numbers = isinstance(value, list) and all(isinstance(each, int | float) for each in value)
+        if not numbers or len(value) != joints or not np.isfinite(value).all() or (name == "divisor" and 0 in value):
+            raise told.wrong(name, value, "a number for each joint")
 
 
 def _graphs(path: Path, graphs: _Fields, files: set[str]) -> dict[str, Path]:
