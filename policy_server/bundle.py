@@ -224,7 +224,7 @@ def _check_state_text(told: _Fields, joints: int) -> None:
     told.nothing_but("centre", "divisor", "offset", "numbers")
     told.whole("numbers", joints, 4096)
     for name in ("centre", "divisor", "offset"):
-        value = told.data.get(name)
+        value: Any = told.data.get(name)
         numbers = isinstance(value, list) and all(isinstance(each, int | float) for each in value)
         if not numbers or len(value) != joints or not np.isfinite(value).all() or (name == "divisor" and 0 in value):
             raise told.wrong(name, value, "a number for each joint")
