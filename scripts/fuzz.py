@@ -39,6 +39,7 @@ class FuzzConfig:
     """`scripts.fuzz`: exit 0 when nothing crashed and nothing hung."""
 
     seconds: float = 600.0
+    turns: int = 0  # end after so many turns of each target; 0 = when the seconds are over
     workers: int = 2
     seed: int = 1
     targets: list[str] = field(default_factory=lambda: list(TARGETS))
@@ -76,8 +77,9 @@ def work(config: FuzzConfig) -> None:
             last[: len(data) + 4] = len(data).to_bytes(4, "big") + data
 
         fuzzers = [Fuzzer(TARGETS[name], config.seed + config.worker, note) for name in config.targets]
-        end_s, said_s = time.monotonic() + config.seconds, 0.0
-        while time.monotonic() < end_s:
+        end_s, said_s, turns = time.monotonic() + config.seconds, 0.0, 0
+        while turns < config.turns if config.turns else time.monotonic() < end_s:
+            turns += 1
             for fuzzer in fuzzers:
                 last[LAST - 64 :] = fuzzer.target.name.encode().ljust(64)
                 fuzzer.run(TURN)
@@ -101,6 +103,7 @@ def tell(fuzzers: list[Fuzzer]) -> None:
         fuzzer.target.name: {
             "inputs": fuzzer.inputs,
             "outcomes": sorted(fuzzer.outcomes),
+            "slowest_s": fuzzer.slowest_s,
             "defects": [[defect.data.hex(), defect.what] for defect in fuzzer.defects],
         }
         for fuzzer in fuzzers
@@ -174,10 +177,11 @@ def print_table(config: FuzzConfig, reports: list[Report], defects: list[Defect]
         for name, each in report.items():
             inputs[name] += each["inputs"]
             outcomes[name] |= set(each["outcomes"])
-    print(f"{'target':<12} {'inputs':>12} {'outcomes':>9} {'defects':>8}")
+    print(f"{'target':<12} {'inputs':>12} {'outcomes':>9} {'defects':>8} {'slowest':>10}")
     for name in config.targets:
         found = sum(defect.target == name for defect in defects)
-        print(f"{name:<12} {inputs[name]:>12,} {len(outcomes[name]):>9} {found:>8}")
+        slowest_ms = max((report[name]["slowest_s"] for report in reports if name in report), default=0.0) * 1e3
+        print(f"{name:<12} {inputs[name]:>12,} {len(outcomes[name]):>9} {found:>8} {slowest_ms:>7.1f} ms")
     for defect in defects:
         folder = TARGETS[defect.target].folder
         folder.mkdir(parents=True, exist_ok=True)

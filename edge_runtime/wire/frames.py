@@ -12,6 +12,12 @@ from edge_runtime.wire.messages import Frame, Pixels
 
 JPEG_OVERHEAD = 4096  # bytes that a JPEG may be larger than the raw frame: a tiny picture is mostly tables
 
+_MOST_HEADER = 1 << 16  # bytes of a JPEG before its picture, and segments that these may be: it is walked in Python
+_MOST_SEGMENTS = 100
+_FRAME_STARTS = (0xC0, 0xC1)  # baseline, extended sequential
+_SCAN_START = 0xDA
+_TABLES = (0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE)  # Huffman, quantisation, restart interval, APPn, comment
+_BLOCK = 1 << 20  # bytes that are searched at once
 
 # Colours in full: to a policy, colours at half the resolution cost more than the bytes saved would buy in quality.
 _IN_FULL = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
@@ -33,8 +39,8 @@ def pixels(frame: Frame) -> Pixels:
     """The (height, width, 3) uint8 RGB pixels of `frame`; read-only over its bytes when it is raw.
 
     Raises ProtocolError when the data is not what the frame declares. A JPEG's own header is compared with the
-    declared shape before a pixel is allocated; only baseline JPEG is taken, since a progressive one can hold
-    thousands of scans, each of which costs a pass over the whole picture.
+    declared shape before a pixel is allocated; only baseline JPEG of exactly one scan is taken, since each further scan
+    costs a pass over the whole picture, and a small file can hold thousands.
     """
     if frame.encoding == "raw":
         return _raw_pixels(frame)
@@ -62,17 +68,40 @@ def _raw_pixels(frame: Frame) -> Pixels:
 
 
 def _jpeg_shape(data: memoryview) -> tuple[int, int]:
-    """(height, width) from the start-of-frame segment of a whole baseline JPEG (ITU-T T.81, B.2)."""
+    """(height, width) of a whole baseline JPEG of one scan (ITU-T T.81, B.2), by its header. Raises ProtocolError."""
     if bytes(data[:2]) != b"\xff\xd8" or bytes(data[-2:]) != b"\xff\xd9":
         raise ProtocolError("frame: is not a whole JPEG")
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker in (0xC0, 0xC1):  # baseline, extended sequential: length, precision, height, width
-            return int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
-        if 0xC0 < marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            raise ProtocolError("frame: is not a baseline JPEG")
-        if marker in (0xD8, 0xD9, 0xDA):
+    shape, components, at = (0, 0), 0, 2
+    for _ in range(_MOST_SEGMENTS):
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if data[at : at + 1] != b"\xff" or end < at + 4 or end > min(len(data), _MOST_HEADER):
             break
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    raise ProtocolError("frame: is a JPEG without a start of frame")
+        marker, segment = data[at + 1], data[at + 4 : end]
+        if marker == _SCAN_START:
+            if not components:
+                break
+            if segment[:1] != bytes([components]) or _next_marker(data, end) != len(data) - 2:
+                raise ProtocolError("frame: is a JPEG of more than one scan")
+            return shape
+        if marker in _FRAME_STARTS and not components and len(segment) > 5:  # precision, height, width, components
+            shape = int.from_bytes(segment[1:3], "big"), int.from_bytes(segment[3:5], "big")
+            components = segment[5]
+        elif marker not in _TABLES:
+            raise ProtocolError("frame: is not a baseline JPEG")
+        at = end
+    raise ProtocolError(
+        f"frame: is a JPEG without a start of frame and of scan in its first {_MOST_SEGMENTS} segments and"
+        f" {_MOST_HEADER} bytes"
+    )
+
+
+def _next_marker(data: memoryview, at: int) -> int:
+    """Where the entropy-coded data that begins at `at` ends: at a marker that is not a restart's, or with `data`."""
+    while at + 1 < len(data):
+        block = np.frombuffer(data[at : at + _BLOCK + 1], np.uint8)
+        after = block[1:]
+        found = np.flatnonzero((block[:-1] == 0xFF) & (after != 0) & ((after & 0xF8) != 0xD0))
+        if found.size:
+            return at + int(found[0])
+        at += _BLOCK
+    return len(data)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_runtime.errors import ProtocolError
+from edge_runtime.wire import frames
 from edge_runtime.wire.frames import compress, pixels
 from edge_runtime.wire.messages import Frame, Pixels
 
@@ -91,6 +92,24 @@ def with_shape(data: bytes, height: int, width: int) -> bytes:
     return data[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + data[at + 4 :]
 
 
+def with_segments(data: bytes, count: int, content: bytes = b"") -> bytes:
+    """Comments put before everything else."""
+    return data[:2] + (b"\xff\xfe" + (len(content) + 2).to_bytes(2, "big") + content) * count + data[2:]
+
+
+def in_scans(data: bytes, count: int) -> bytes:
+    """The picture, `count` times over: libjpeg takes each for another pass."""
+    scan = data[data.index(b"\xff\xda") : -2]
+    return data[:-2] + scan * (count - 1) + data[-2:]
+
+
+def of_one_component(data: bytes) -> bytes:
+    """The scan is of the first component alone, so that others would have to follow."""
+    at = data.index(b"\xff\xda")
+    length = int.from_bytes(data[at + 2 : at + 4], "big")
+    return data[:at] + b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" + data[at + 2 + length :]
+
+
 GOOD = encoded(picture())
 
 
@@ -107,11 +126,36 @@ GOOD = encoded(picture())
         (jpeg(with_shape(GOOD, 20000, 20000)), "frame static: the JPEG is 20000x20000, declared 64x48"),
         (jpeg(with_shape(GOOD, 0, 64)), "frame static: the JPEG is 64x0, declared 64x48"),
         (jpeg(encoded(picture(), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)), "not a baseline JPEG"),
+        (jpeg(in_scans(GOOD, 2)), "a JPEG of more than one scan"),
+        (jpeg(of_one_component(GOOD)), "a JPEG of more than one scan"),
+        (jpeg(GOOD[:-2] + GOOD[2:]), "a JPEG of more than one scan"),
+        (jpeg(b"\xff\xd8\xff\xfe\x00\x04\xff\xd9"), "without a start of frame"),
+        (jpeg(with_segments(GOOD, 100)), "without a start of frame and of scan in its first 100 segments"),
+        (jpeg(with_segments(GOOD, 2, bytes(40_000))), "without a start of frame and of scan"),
     ],
 )
 def test_data_that_lies_is_refused(frame: Frame, sentence: str) -> None:
     with pytest.raises(ProtocolError, match=sentence):
         pixels(frame)
+
+
+def test_what_encoders_write_beside_the_picture_is_taken() -> None:
+    """Restart markers between rows, comments, grey, and colours at half the resolution."""
+    for data in (
+        encoded(picture(), cv2.IMWRITE_JPEG_RST_INTERVAL, 1),
+        encoded(picture(), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420),
+        bytes(cv2.imencode(".jpg", picture()[..., 0])[1]),
+        with_segments(GOOD, 90, b"a camera's own"),
+    ):
+        assert pixels(jpeg(data)).shape == (48, 64, 3)
+
+
+def test_another_scan_is_found_wherever_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also across the borders of the blocks that are searched."""
+    monkeypatch.setattr(frames, "_BLOCK", 7)
+    assert pixels(jpeg(GOOD)).shape == (48, 64, 3)
+    with pytest.raises(ProtocolError, match="more than one scan"):
+        pixels(jpeg(in_scans(GOOD, 2)))
 
 
 def test_bomb_is_refused_before_memory_is_taken() -> None:

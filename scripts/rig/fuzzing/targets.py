@@ -146,19 +146,31 @@ def join(messages: list[bytes]) -> bytes:
     return b"".join(len(message).to_bytes(2, "big") + message for message in messages)
 
 
+PICTURES = ((16, 24), (480, 640))  # the second is large enough for what a scan costs to show
+
+
 def run_jpeg(data: bytes) -> str:
-    try:
-        pixels = frames.pixels(Frame("front", 16, 24, "jpeg", data))
-    except ProtocolError as error:
-        return said(error)
-    assert pixels.shape == (16, 24, 3)
-    return "decoded"
+    outcome = ""
+    for height, width in PICTURES:
+        try:
+            pixels = frames.pixels(Frame("front", height, width, "jpeg", data))
+        except ProtocolError as error:
+            outcome = outcome or said(error)
+        else:
+            assert pixels.shape == (height, width, 3)
+            outcome = f"decoded {height}"
+    return outcome
 
 
 def jpegs() -> list[bytes]:
     picture = np.random.default_rng(6).integers(0, 256, (16, 24, 3), np.uint8)
     settings: list[list[int]] = [[], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1], [cv2.IMWRITE_JPEG_RST_INTERVAL, 1]]
-    return [cv2.imencode(".jpg", picture, setting)[1].tobytes() for setting in settings]
+    small = [cv2.imencode(".jpg", picture, setting)[1].tobytes() for setting in settings]
+    large = cv2.imencode(".jpg", np.full((480, 640, 3), 90, np.uint8))[1].tobytes()
+    at = large.index(b"\xff\xda")
+    scan = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00"  # of one component, without data: a pass all the same
+    comments = small[0][:2] + b"\xff\xfe\x00\x02" * 16_000 + small[0][2:]
+    return [*small, large[:at] + scan * 4000 + large[at:], comments]
 
 
 # What a server says.
