@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from policy_server.config import ServerConfig
 
 log = logging.getLogger(__name__)
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_LARGE = 1 << 20  # bytes
 
 WORDS = {
     "start": ("policy_server.cli:start", "serve exported policies to robots"),
@@ -67,6 +71,7 @@ def start(argv: list[str]) -> int:
 
         from policy_server.server import PolicyServer
 
+        _give_pictures_back()
         cv2.setNumThreads(1)  # frames are decoded on the sessions' threads; a pool under them would only be in the way
         with PolicyServer(config, _bundles(config)) as server:
             server.run(stop)
@@ -97,6 +102,19 @@ def _bundles(config: ServerConfig) -> list[Bundle]:
     if config.model_dir is not None:
         paths += bundle.inside(config.model_dir)
     return [bundle.load(path) for path in paths]
+
+
+def _give_pictures_back() -> None:
+    """Have the C library return each block of 1 MiB and more to the system when it is freed, not keep it for later.
+
+    glibc raises that bound to the largest block it ever freed, and its arenas then hold the pictures of robots that
+    left: 1.5 GB after 24 sessions with 2 x 3200 x 3200, instead of 0.5 GB (of which most is ONNX Runtime's own).
+    malloc_trim(0) would give as much back, but takes up to 260 ms with the arenas locked.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not in musl
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE)  # as glibc keeps the two
 
 
 def _finish(stop: Future[None]) -> None:

@@ -27,12 +27,13 @@ from policy_server.door.admission import Admission
 from policy_server.door.deadlines import Deadlines
 from policy_server.door.health import Health
 from policy_server.door.refusals import Refusals
+from policy_server.door.sending import BoundedSending
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime, check
 from policy_server.metrics import ServerCollector
 from policy_server.serving.model import Model
 from policy_server.serving.models import PROGRESS_S, Models
-from policy_server.serving.service import SERVICE, SPARE_WORKERS, PolicyService
+from policy_server.serving.service import DESCRIBE_PLACES, SERVICE, PolicyService
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +41,14 @@ STOP_S = 1.0
 STOPPED_WITHIN_S = 30.0  # as TimeoutStopSec of the service
 STUCK_S = 120.0  # in one batch: no inference takes so long, and systemd may start us anew
 HEALTH_PLACES = 8  # questions about health at once, watchers included
+SPARE_WORKERS = 8  # beyond what one connection may begin: to refuse at once, also while it holds all that it may
 
 
 class PolicyServer:
-    """Listens from entering to leaving, and serves once warm. `address` is where, with the port that was got."""
+    """Listens from entering to leaving, and serves once warm. `address` is where, with the port that was got.
+
+    `workers` is how many calls it can be at.
+    """
 
     def __init__(self, config: ServerConfig, bundles: Sequence[Bundle]) -> None:
         """Raises ConfigError (exposure, provider), UsageError (two bundles of one name)."""
@@ -95,13 +100,15 @@ class PolicyServer:
             process = (ProcessCollector(registry=None), PlatformCollector(registry=None))
             self._doors.append(Exposition(config.metrics_port, seen, *process))
         self._open = ExitStack()
+        bounded = BoundedSending(self._deadlines, config.limits.unfinished_s, refused)
         self._health = Health({SERVICE}, HEALTH_PLACES, config.limits.handshake_s, self._deadlines)
-        workers = config.max_sessions + HEALTH_PLACES + SPARE_WORKERS
+        streams = config.max_sessions + HEALTH_PLACES + DESCRIBE_PLACES
+        self.workers = streams + SPARE_WORKERS
         self._grpc = grpc.server(
-            ThreadPoolExecutor(workers, thread_name_prefix="grpc"),
-            options=_options(config.limits, workers),
-            interceptors=self._access.interceptors,
-            maximum_concurrent_rpcs=2 * workers,
+            ThreadPoolExecutor(self.workers, thread_name_prefix="grpc"),
+            options=_options(config.limits, streams),
+            interceptors=(bounded, *self._access.interceptors),
+            maximum_concurrent_rpcs=2 * self.workers,
         )
         self._grpc.add_generic_rpc_handlers((self._service.handler(), self._health.handler()))
         self.address = str(self._listen)
@@ -167,7 +174,7 @@ class PolicyServer:
         self._access.reload()
 
 
-def _options(limits: LimitsConfig, workers: int) -> list[tuple[str, int]]:
+def _options(limits: LimitsConfig, streams: int) -> list[tuple[str, int]]:
     """What gRPC holds a connection to, before anything of ours hears of it."""
     handshake_ms = round(limits.handshake_s * 1e3)
     return [
@@ -175,7 +182,7 @@ def _options(limits: LimitsConfig, workers: int) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", limits.message_bytes),
         ("grpc.max_send_message_length", limits.message_bytes),
         ("grpc.max_allowed_incoming_connections", limits.connections),
-        ("grpc.max_concurrent_streams", workers),  # of one connection: a proxy brings all robots on one
+        ("grpc.max_concurrent_streams", streams),  # of one connection: a proxy brings all robots on one
         ("grpc.server_handshake_timeout_ms", handshake_ms),
         ("grpc.max_connection_idle_ms", handshake_ms),  # who asks nothing is not kept
         # Robots ping every 10 s, also while a long inference sends nothing; and we notice when one has vanished.

@@ -74,7 +74,7 @@ def _jpeg_shape(data: memoryview) -> tuple[int, int]:
     shape, components, at = (0, 0), 0, 2
     for _ in range(_MOST_SEGMENTS):
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        if data[at : at + 1] != b"\xff" or end < at + 4 or end > min(len(data), _MOST_HEADER):
+        if data[at : at + 1].tobytes() != b"\xff" or end < at + 4 or end > min(len(data), _MOST_HEADER):
             break
         marker, segment = data[at + 1], data[at + 4 : end]
         if marker == _SCAN_START:

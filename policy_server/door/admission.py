@@ -1,11 +1,12 @@
-"""Who may have a session: so many in all, so many from one peer."""
+"""Who may have a place (a session, a question): so many in all, so many from one peer."""
 
 from __future__ import annotations
 
 import ipaddress
 import threading
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote
 
 import grpc
@@ -22,32 +23,47 @@ class Fault(Exception):
 
 
 class Admission:
-    """Counts sessions by peer. `max_per_peer` 0 = no limit but that of all; peers on this machine have none either."""
+    """Counts `what` by peer. `max_per_peer` 0 = no limit but that of all; peers on this machine have none either."""
 
-    def __init__(self, max_sessions: int, max_per_peer: int) -> None:
-        self._max_sessions = max_sessions
+    def __init__(self, places: int, max_per_peer: int, what: str = "sessions") -> None:
+        self._places = places
         self._max_per_peer = max_per_peer
+        self._what = what
         self._lock = threading.Lock()
         self._homes: dict[Hashable, str] = {}
         self._count: Counter[str] = Counter()
 
-    def enter(self, session: Hashable, peer: str) -> None:
-        """A place for `session`, as long as it does not leave. Raises Fault (RESOURCE_EXHAUSTED) when there is none."""
+    def enter(self, guest: Hashable, peer: str) -> None:
+        """A place for `guest`, as long as it does not leave. Raises Fault (RESOURCE_EXHAUSTED) when there is none."""
         home = home_of(peer)
         with self._lock:
-            if len(self._homes) >= self._max_sessions:
-                raise Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, f"all {self._max_sessions} sessions are taken")
+            if len(self._homes) >= self._places:
+                raise Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, f"all {self._places} {self._what} are taken")
             if home and 0 < self._max_per_peer <= self._count[home]:
                 raise Fault(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"{home} has {self._max_per_peer} sessions, which is all it may"
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"{home} has {self._max_per_peer} {self._what}, which is all it may",
                 )
-            self._homes[session] = home
+            self._homes[guest] = home
             self._count[home] += 1
 
-    def leave(self, session: Hashable) -> None:
+    @contextmanager
+    def place(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """A place for one call, which is ended where there is none."""
+        guest = object()
+        try:
+            self.enter(guest, context.peer())
+        except Fault as fault:
+            context.abort(fault.code, str(fault))
+        try:
+            yield
+        finally:
+            self.leave(guest)
+
+    def leave(self, guest: Hashable) -> None:
         """Its place is free; leaving twice is harmless."""
         with self._lock:
-            home = self._homes.pop(session, None)
+            home = self._homes.pop(guest, None)
             if home is not None:
                 self._count -= Counter({home: 1})  # in place, and forgets a home that has none left
 

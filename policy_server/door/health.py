@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from policy_server.door.admission import Admission
 from policy_server.door.deadlines import Deadlines
 
 SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -19,14 +20,13 @@ SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 class Health:
     """One state for the whole server (the empty name) and for each of `services`; NOT_SERVING at first.
 
-    At most `places` questions at once, watchers included. Each is a stream to us, so that the worker that waits for
-    its one message can be given up after `message_s`.
+    At most `places` questions at once, watchers included, and half of them from one peer. Each is a stream to us, so
+    that the worker that waits for its one message can be given up after `message_s`.
     """
 
     def __init__(self, services: Collection[str], places: int, message_s: float, deadlines: Deadlines) -> None:
         self._services = {"", *services}
-        self._free = threading.BoundedSemaphore(places)
-        self._places = places
+        self._admission = Admission(places, places // 2, "questions about health")
         self._message_s = message_s
         self._deadlines = deadlines
         self._changed = threading.Condition()
@@ -85,14 +85,10 @@ class Health:
     @contextmanager
     def _question(self, requests: Iterator[HealthCheckRequest], context: grpc.ServicerContext) -> Iterator[str]:
         """The service that is asked about, for as long as the answer takes."""
-        if not self._free.acquire(blocking=False):
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"health: all {self._places} places are taken")
-        try:
-            self._deadlines.set(context, self._message_s, context.cancel)
+        with self._admission.place(context):
+            self._deadlines.set((self, context), self._message_s, context.cancel)
             try:
                 request = next(requests, HealthCheckRequest())
             finally:
-                self._deadlines.clear(context)
+                self._deadlines.clear((self, context))
             yield request.service
-        finally:
-            self._free.release()

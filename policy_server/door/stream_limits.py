@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 
@@ -14,15 +15,14 @@ from policy_server.door.deadlines import Deadlines
 
 
 class StreamLimits:
-    """Told what happens on a stream; calls `end` with the status that is due, or `drop` when nobody would read it."""
+    """Told what happens on a stream; calls `end` with the status that is due. What is told after `over` is ignored."""
 
-    def __init__(
-        self, limits: LimitsConfig, deadlines: Deadlines, *, end: Callable[[Fault], None], drop: Callable[[], None]
-    ) -> None:
+    def __init__(self, limits: LimitsConfig, deadlines: Deadlines, *, end: Callable[[Fault], None]) -> None:
         self._limits = limits
         self._deadlines = deadlines
         self._end = end
-        self._drop = drop
+        self._lock = threading.Lock()  # over what is due: the reader may still be at work when the stream has ended
+        self._over = False
         self._rate = limits.observations_per_second or math.inf
         self._allowance = max(self._rate, 1.0)  # a second's worth may come at once
         self._counted_s = time.monotonic()
@@ -30,7 +30,7 @@ class StreamLimits:
     def heard(self, *, asks: bool) -> None:
         """A message came; one that `asks` for an answer is counted. Raises Fault when these are too many."""
         if self._limits.idle_s:
-            self._deadlines.set((self, "idle"), self._limits.idle_s, self._idle)
+            self._due("idle", self._limits.idle_s, self._idle)
         if not asks or self._rate == math.inf:
             return
         now_s = time.monotonic()
@@ -45,20 +45,19 @@ class StreamLimits:
         if observation is None:
             self._deadlines.clear((self, "unfinished"))
         else:
-            self._deadlines.set((self, "unfinished"), self._limits.unfinished_s, lambda: self._unfinished(observation))
-
-    def sending(self) -> None:
-        """Something goes out, which lasts until there is room for it on its way to the peer."""
-        self._deadlines.set((self, "sending"), self._limits.unfinished_s, self._drop)
-
-    def sent(self) -> None:
-        """It is on its way."""
-        self._deadlines.clear((self, "sending"))
+            self._due("unfinished", self._limits.unfinished_s, lambda: self._unfinished(observation))
 
     def over(self) -> None:
-        """The stream has ended."""
-        for what in ("idle", "unfinished", "sending"):
-            self._deadlines.clear((self, what))
+        """The stream has ended, for good."""
+        with self._lock:
+            self._over = True
+            for what in ("idle", "unfinished"):
+                self._deadlines.clear((self, what))
+
+    def _due(self, what: str, seconds: float, passed: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._over:
+                self._deadlines.set((self, what), seconds, passed)
 
     def _idle(self) -> None:
         self._end(Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"nothing heard for {self._limits.idle_s:g} s"))

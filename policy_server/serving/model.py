@@ -84,6 +84,7 @@ class Model:
     def close_session(self, session: Session) -> None:
         with self._lock:
             self._sessions.discard(session)
+        session.close()
 
     def replace(self, bundle: Bundle) -> Future[str]:
         """Load and warm up `bundle` beside what serves. Done once it serves, or holds why it does not."""

@@ -165,16 +165,22 @@ class Scheduler:
                 return
             self.provider = engine.provider
             engine_thread.warm.set_result(engine.provider)
-            while sources := self._next(engine_thread.over):
-                batch = [work for source in sources if (work := source.take())]
-                if batch:
-                    self._batch_since_s = time.monotonic()
-                    self._serve(engine, batch)
-                    self._batch_since_s = None
+            while self._serve_next(engine, engine_thread.over):
+                pass
             if self._stopping.is_set():
                 self.over.set_result(None)
         except Exception as error:  # a defect of ours: the program has to end, not to look as if it served
             self.over.set_exception(error)
+
+    def _serve_next(self, engine: Engine, over: threading.Event) -> bool:
+        """Wait for a batch and run it; False when this engine's time is over. Between two batches it holds neither."""
+        sources = self._next(over)
+        batch = [work for source in sources if (work := source.take())]
+        if batch:
+            self._batch_since_s = time.monotonic()
+            self._serve(engine, batch)
+            self._batch_since_s = None
+        return bool(sources)
 
     def _note(self, progress: str) -> None:
         self.progress = progress

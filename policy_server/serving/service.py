@@ -46,7 +46,7 @@ from policy_server.serving.session import Session
 log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PolicyService"].full_name
-SPARE_WORKERS = 8  # for describe, and to refuse a session at once
+DESCRIBE_PLACES = 8  # at once; half of them from one peer
 
 
 class PolicyService:
@@ -68,6 +68,7 @@ class PolicyService:
         self._deadlines = deadlines
         self._refused = refused
         self._version = version
+        self._asking = Admission(DESCRIBE_PLACES, DESCRIBE_PLACES // 2, "questions about policies")
         self._lock = threading.Lock()
         self._streams: set[Outbox] = set()
         self._stopping = False
@@ -94,15 +95,16 @@ class PolicyService:
             if not model.scheduler.warm.done():
                 context.abort(grpc.StatusCode.UNAVAILABLE, f"{model.name} is warming up ({model.scheduler.progress})")
         policies = tuple(model.policy for model in self._models)
-        yield codec.encode_description(ServerDescription(PROTOCOL_VERSION, self._version, policies))
+        with self._asking.place(context):
+            yield codec.encode_description(ServerDescription(PROTOCOL_VERSION, self._version, policies))
 
     def act(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[pb.ServerMessage]:
         def drop() -> None:
-            log.warning("%s dropped: it does not read what it is sent", unquote(context.peer()))
+            self._refused(context.peer(), "it does not read what it is sent")
             context.cancel()
 
         outbox = Outbox(self._limits.unread_answers, on_overflow=drop)
-        limits = StreamLimits(self._limits, self._deadlines, end=outbox.close, drop=drop)
+        limits = StreamLimits(self._limits, self._deadlines, end=outbox.close)
         try:
             self._enter(outbox, context)
             greeted: Future[tuple[Model, Session]] = Future()
@@ -116,9 +118,7 @@ class PolicyService:
                 raise Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {handshake_s:g} s") from None
             try:
                 for outgoing in outbox:
-                    limits.sending()
                     yield _encode(outgoing, model.stats)
-                    limits.sent()
             finally:
                 model.close_session(session)
                 log.info("%s left (%s)", session.name, session.tally() or "nothing asked")
@@ -134,6 +134,7 @@ class PolicyService:
             return
         finally:
             outbox.close()
+            outbox.fault = None  # raised, it holds this frame and all that it kept
             limits.over()
             self._leave(outbox)  # before the status goes out: whoever reads it may come back at once
 
@@ -175,7 +176,8 @@ class PolicyService:
         """The reader's thread: until the robot has nothing more to say, says something wrong, or is gone."""
         try:
             model, session = self._greet(next(requests), outbox, peer)
-        except (StopIteration, grpc.RpcError):
+        except (StopIteration, grpc.RpcError) as error:
+            error.__traceback__ = None  # see below
             greeted.set_exception(_Gone())
             return
         except Exception as error:  # raised again by the worker
@@ -183,12 +185,14 @@ class PolicyService:
             return
         greeted.set_result((model, session))
         try:
-            self._listen(requests, session, limits)
+            self._listen(requests, session, outbox, limits)
             session.finish()
-        except grpc.RpcError:
+        except grpc.RpcError as error:
+            # gRPC keeps the error in a cycle, and its traceback would keep the session and the pictures in it.
+            error.__traceback__ = None
             outbox.close()
         except (ProtocolError, Fault) as error:
-            outbox.close(error)
+            outbox.close(error.with_traceback(None))
         except Exception:
             error_id = secrets.token_hex(4)
             log.exception("%s: reading failed (id %s)", peer, error_id)
@@ -197,12 +201,14 @@ class PolicyService:
             if outbox.closed:  # maybe before we were done, by a worker that did not wait for us
                 model.close_session(session)
 
-    def _listen(self, requests: Iterator[bytes], session: Session, limits: StreamLimits) -> None:
+    def _listen(self, requests: Iterator[bytes], session: Session, outbox: Outbox, limits: StreamLimits) -> None:
         """Feed the session. Raises ProtocolError or Fault for what may not be said, or not so often."""
         most = envelope.from_robot(session.policy)
         assembler = codec.ObservationAssembler(session.policy, most_bytes=self._limits.observation_bytes)
         limits.heard(asks=False)
         for request in requests:
+            if outbox.closed:  # what gRPC had received before is of no use to anyone
+                return
             message = envelope.parse(pb.ClientMessage, request, most)
             kind = message.WhichOneof("body")
             limits.heard(asks=kind != "piece")

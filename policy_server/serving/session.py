@@ -82,6 +82,7 @@ class Session:
         self._deadline_s = math.inf
         self._unanswered = 0
         self._ending = False
+        self._closed = False
         self._answered_s: deque[float] = deque(maxlen=PACE_OVER + 1)  # when chunks were ready
         self._counts: Counter[str] = Counter()
 
@@ -171,6 +172,13 @@ class Session:
             if self._unanswered == 0:
                 self._outbox.close()
 
+    def close(self) -> None:
+        """The stream has ended: nothing of its observations is kept, whatever the reader still brings."""
+        with self._lock:
+            self._closed = True
+            self._waiting = None
+            self._filter.reset()
+
     def tally(self) -> str:
         """What was answered so far, for the log: `120 chunks, 3 similar`."""
         with self._lock:
@@ -190,7 +198,7 @@ class Session:
     def _put(self, observation: Observation, work: Work) -> Observation | None:
         """Into the slot if none of a greater timestep was there; the one that lost is returned."""
         self._must_go |= observation.must_go  # once more: the slot may have been emptied since
-        if observation.timestep < self._greatest:
+        if self._closed or observation.timestep < self._greatest:
             return observation
         displaced = self._waiting
         self._waiting, self._greatest = (observation, work), observation.timestep
@@ -210,7 +218,7 @@ class Session:
             return
         self._answered_s.append(timing.ready_s)
         with self._lock:
-            if observation.session == self._session:
+            if observation.session == self._session and not self._closed:
                 self._filter.succeeded(observation)
         times = ServerTimes(
             receive=spent.receive,

@@ -17,7 +17,7 @@ import numpy as np
 from edge_runtime.wire import codec
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Failure, Frame, Observation, Ping, Policy
-from scripts.rig.robots import Robot, hello_to, look, status_of
+from scripts.rig.robots import ACT, DESCRIBE, Robot, hello_to, look, status_of
 
 OK = grpc.StatusCode.OK
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -27,6 +27,8 @@ EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 LATE = grpc.StatusCode.DEADLINE_EXCEEDED
 GONE = grpc.StatusCode.CANCELLED
 
+CHECK = "/grpc.health.v1.Health/Check"
+WATCH = "/grpc.health.v1.Health/Watch"
 Statuses = Iterator[grpc.StatusCode]
 
 
@@ -228,29 +230,90 @@ def thousand_connects(target: Target) -> Statuses:
 def never_reading(target: Target) -> Statuses:
     """Takes nothing of what it is sent: asks for more than may lie unread, or for little and then waits."""
     for pings in (400, 3):
-        yield deaf(target, pings)
+        say = [
+            codec.encode_hello(hello_to(target.policy)),
+            *(codec.encode_ping(Ping(id)) for id in range(1, pings + 1)),
+        ]
+        with deaf(target.address) as peer:
+            peer.begin(ACT)
+            for message in say:
+                peer.say(1, message.SerializeToString())
+            peer.wait_for_ends(1)
+        yield GONE
 
 
-def deaf(target: Target, pings: int) -> grpc.StatusCode:
-    """A peer over a bare socket whose HTTP/2 window is 0: not a byte of a message may be sent to it."""
-    host, _, port = target.address.rpartition(":")
-    say = [codec.encode_hello(hello_to(target.policy)), *(codec.encode_ping(Ping(id)) for id in range(1, pings + 1))]
-    with socket.create_connection((host, int(port)), timeout=20) as peer:
-        peer.sendall(PREFACE + http2(4, 0, 0, b"\x00\x04\x00\x00\x00\x00") + http2(1, 4, 1, HEADERS))
-        for message in say:
-            data = message.SerializeToString()
-            peer.sendall(http2(0, 0, 1, b"\x00" + struct.pack(">I", len(data)) + data))
-        heard = b""
-        while RESET not in heard:
-            more = peer.recv(4096)
-            assert more, "the whole connection was ended"
-            heard += more
-    return GONE
+def never_reading_answers(target: Target) -> Statuses:
+    """Asks about policies and health, more often than there are workers, and takes no answer."""
+    for method in (DESCRIBE, CHECK, WATCH):
+        with deaf(target.address) as peer:
+            peer.begin(method, count=80)
+            peer.wait_for_ends(80)
+        yield GONE
+
+
+class Deaf:
+    """A peer over a bare socket whose HTTP/2 window is 0: not a byte of a message may be sent to it.
+
+    `ended` are the streams of which the end was heard.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._heard = b""
+        self._next = 1
+        self._settings: dict[int, int] = {}
+        self.ended: set[int] = set()
+        connection.sendall(PREFACE + http2(4, 0, 0, b"\x00\x04\x00\x00\x00\x00"))
+
+    def begin(self, method: str, count: int = 1) -> None:
+        """So many calls with an empty message each."""
+        for _ in range(count):
+            self._connection.sendall(http2(1, 4, self._next, headers(method)))
+            if method != ACT:
+                self._connection.sendall(http2(0, 1, self._next, bytes(5)))
+            self._next += 2
+
+    def say(self, stream: int, message: bytes) -> None:
+        self._connection.sendall(http2(0, 0, stream, b"\x00" + struct.pack(">I", len(message)) + message))
+
+    def wait_for_ends(self, count: int) -> None:
+        """Until so many of its calls were ended."""
+        while len(self.ended) < count:
+            self._hear()
+
+    def most_streams(self) -> int:
+        """SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113, 6.5.2)."""
+        while 3 not in self._settings:
+            self._hear()
+        return self._settings[3]
+
+    def _hear(self) -> None:
+        more = self._connection.recv(1 << 16)
+        assert more, "the whole connection was ended"
+        self._heard += more
+        while len(self._heard) >= 9:
+            length = int.from_bytes(self._heard[:3], "big")
+            if len(self._heard) < 9 + length:
+                return
+            kind, flags, stream = self._heard[3], self._heard[4], int.from_bytes(self._heard[5:9], "big")
+            payload, self._heard = self._heard[9 : 9 + length], self._heard[9 + length :]
+            if kind == 3 or (kind in (0, 1) and flags & 1):  # RST_STREAM, or END_STREAM
+                self.ended.add(stream)
+            elif kind == 4:
+                self._settings.update(struct.iter_unpack(">HI", payload))
+            elif kind == 6 and not flags & 1:
+                self._connection.sendall(http2(6, 1, 0, payload))
+
+
+@contextlib.contextmanager
+def deaf(address: str) -> Iterator[Deaf]:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        yield Deaf(connection)
 
 
 VARINT, FIXED64, LENGTH = 0, 1, 2  # protobuf's wire types
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-RESET = bytes((0, 0, 4, 3, 0, 0, 0, 0, 1))  # RST_STREAM of stream 1
 
 
 def http2(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -265,17 +328,18 @@ def literal(name: bytes, value: bytes) -> bytes:
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
-HEADERS = b"".join(
-    literal(name, value)
-    for name, value in (
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", b"/edge_runtime.policy.v1.PolicyService/Act"),
-        (b":authority", b"policy"),
-        (b"te", b"trailers"),
-        (b"content-type", b"application/grpc"),
+def headers(method: str) -> bytes:
+    return b"".join(
+        literal(name, value)
+        for name, value in (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", method.encode()),
+            (b":authority", b"policy"),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+        )
     )
-)
 
 
 def varint(number: int) -> bytes:
@@ -303,4 +367,5 @@ ATTACKS: dict[str, tuple[Callable[[Target], Statuses], set[grpc.StatusCode]]] = 
     "floods": (floods, {EXHAUSTED, GONE}),  # too many, or too many unread
     "a thousand connects": (thousand_connects, {OK}),
     "a peer that never reads": (never_reading, {GONE}),
+    "a peer that never reads what it asked": (never_reading_answers, {GONE}),
 }

@@ -22,11 +22,13 @@ from policy_server import bundle
 from policy_server.config import LimitsConfig, ServerConfig
 from policy_server.door.admission import Admission, Fault, home_of
 from policy_server.door.deadlines import Deadlines
+from policy_server.door.stream_limits import StreamLimits
 from policy_server.server import PolicyServer
 from scripts.rig.bundles import write_bundle
 from scripts.rig.robots import ACT, DESCRIBE, Robot, hello_to, look, status_of, watch_health
 
 from ..server.conftest import serving
+from .attacks import deaf
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 LATE = grpc.StatusCode.DEADLINE_EXCEEDED
@@ -171,7 +173,7 @@ def test_who_says_nothing_for_long_is_ended(tiny: Path, policy: Policy) -> None:
 
 
 def test_one_peer_may_not_have_all_sessions() -> None:
-    admission = Admission(max_sessions=4, max_per_peer=2)
+    admission = Admission(4, max_per_peer=2)
     admission.enter("a", "ipv4:192.0.2.7:1000")
     admission.enter("b", "ipv4:192.0.2.7:1001")
     with pytest.raises(Fault, match=r"192\.0\.2\.7 has 2 sessions, which is all it may") as fault:
@@ -294,6 +296,43 @@ def test_a_question_about_health_that_is_never_asked_is_given_up(tiny: Path) -> 
         assert next(watch_health(channel)) == "SERVING"
 
 
+@pytest.mark.parametrize("method", [DESCRIBE, CHECK, WATCH])
+def test_a_peer_that_takes_nothing_holds_no_worker(tiny: Path, policy: Policy, method: str) -> None:
+    """A window of 0 and more calls than there are workers, on one connection; each is ended once it is too late."""
+    limits = LimitsConfig(unfinished_s=2.0)
+    with serving(tiny, max_sessions=2, limits=limits) as server, deaf(server.address) as peer:
+        peer.begin(method, count=60)
+        with Robot(server.address, hello_to(policy)) as robot:
+            assert isinstance(robot.welcomed().ask(look(1)), Chunk)
+        peer.wait_for_ends(60)
+        assert next(watch_health(grpc.insecure_channel(server.address))) == "SERVING"
+
+
+def test_a_connection_begins_fewer_calls_than_there_are_workers(tiny: Path) -> None:
+    with serving(tiny, max_sessions=2) as server, deaf(server.address) as peer:
+        assert peer.most_streams() < server.workers
+
+
+def test_questions_are_counted_by_peer() -> None:
+    asking = Admission(4, max_per_peer=2, what="questions about policies")
+    asking.enter("a", "ipv4:192.0.2.7:1000")
+    asking.enter("b", "ipv4:192.0.2.7:1001")
+    with pytest.raises(Fault, match=r"192\.0\.2\.7 has 2 questions about policies, which is all it may"):
+        asking.enter("c", "ipv4:192.0.2.7:1002")
+    asking.enter("c", "ipv4:192.0.2.8:1000")
+
+
+@pytest.mark.skipif(not own_address(), reason="this machine has no address but loopback")
+@pytest.mark.parametrize("method", [DESCRIBE, WATCH])
+def test_a_machine_asks_no_more_than_half_of_what_may_be_asked(tiny: Path, method: str) -> None:
+    with serving(tiny, listen="0.0.0.0:0", insecure=True) as server:
+        port = server.address.rpartition(":")[2]
+        with deaf(f"{own_address()}:{port}") as peer:
+            peer.begin(method, count=10)
+            peer.wait_for_ends(10 - 4)  # at once: the others have 10 s
+            assert len(peer.ended) == 6
+
+
 def test_sessions_that_say_no_hello_free_their_places(tiny: Path, policy: Policy) -> None:
     with (
         serving(tiny, max_sessions=2, limits=LimitsConfig(handshake_s=1.0)) as server,
@@ -306,6 +345,18 @@ def test_sessions_that_say_no_hello_free_their_places(tiny: Path, policy: Policy
             assert (error.value.code(), error.value.details()) == (LATE, "no hello within 1 s")
         with Robot(server.address, hello_to(policy)) as robot:
             assert isinstance(robot.welcomed().ask(look(1)), Chunk)
+
+
+def test_what_is_over_stays_over() -> None:
+    """The reader may still work through what gRPC had received, when the stream has long ended."""
+    ended: list[Fault] = []
+    deadlines = Deadlines()
+    limits = StreamLimits(LimitsConfig(), deadlines, end=ended.append)
+    limits.heard(asks=True)
+    limits.over()
+    limits.heard(asks=True)
+    limits.arriving(7)
+    assert not deadlines._due
 
 
 # The clock that ends things.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -17,8 +20,12 @@ from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Chunk, Failure, Frame, Observation, Ping, Policy, Skipped
 from policy_server import bundle
 from policy_server.config import LimitsConfig
+from policy_server.door import refusals
 from policy_server.server import PolicyServer
-from policy_server.serving import service
+from policy_server.serving import model
+from policy_server.serving.cleaning import match_keys
+from policy_server.serving.outbox import Outbox
+from policy_server.serving.scheduler import Timing
 from policy_server.serving.session import Session
 from scripts.rig.robots import Robot, hello_to, look, status_of
 
@@ -267,7 +274,7 @@ def test_a_robot_that_vanishes_in_mid_batch_leaves_the_others_alone(
 
 def test_a_peer_that_does_not_read_is_dropped(tiny: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     dropped = threading.Event()
-    monkeypatch.setattr(service.log, "warning", lambda message, *args: dropped.set())
+    monkeypatch.setattr(refusals.log, "warning", lambda message, *args: dropped.set())
     limits = LimitsConfig(observations_per_second=0)  # or it would be too many before it is too much
     with (
         serving(tiny, limits=limits) as server,
@@ -281,6 +288,62 @@ def test_a_peer_that_does_not_read_is_dropped(tiny: Path, policy: Policy, monkey
         assert dropped.wait(10)
         assert isinstance(robot.ask(look(1)), Chunk)
         assert status_of(deaf)[0] is grpc.StatusCode.CANCELLED
+
+
+@pytest.mark.parametrize("end", ["fault", "cancel", "no more"])
+def test_nothing_of_a_session_outlives_its_stream(
+    tiny: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Not even in a cycle that waits for the collector: its last pictures are large."""
+    opened: list[weakref.ref[Session]] = []
+    let_go = threading.Event()
+
+    class Watched(Session):
+        def __init__(self, *args: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
+            opened.append(weakref.ref(self, lambda _: let_go.set()))
+
+    monkeypatch.setattr(model, "Session", Watched)
+    with serving(tiny) as server:
+        gc.collect()
+        gc.disable()
+        try:
+            with Robot(server.address, hello_to(policy)) as robot:
+                robot.welcomed().ask(look(1))
+                if end == "fault":
+                    robot.send_bytes(b"\xff\xff")
+                    assert status_of(robot)[0] is grpc.StatusCode.INVALID_ARGUMENT
+                elif end == "cancel":
+                    robot.call.cancel()
+                else:
+                    robot.send_no_more()
+                    assert status_of(robot)[0] is grpc.StatusCode.OK
+            assert let_go.wait(WAIT_S)
+        finally:
+            gc.enable()
+
+
+def test_a_session_that_is_closed_keeps_no_observation(policy: Policy) -> None:
+    """Also if its reader brings one more, or its inference ends then."""
+    queue: list[Any] = []
+    outbox = Outbox(8, lambda: None)
+    keys = match_keys(hello_to(policy), policy)
+    session = Session(
+        hello_to(policy, similarity_tolerance=1.0), policy, keys, name="arm", queue=mock_queue(queue), outbox=outbox
+    )
+    session.feed(look(1), 0.0)
+    work = queue.pop().take()
+    assert work is not None
+    session.close()
+    timing = Timing(wait=0.0, prepare=0.0, infer=0.0, inject=0.0, batch=1, ready_s=0.0)
+    work.done(np.zeros((4, 3), np.float32), timing)
+    session.feed(look(2, timestep=1), 0.0)
+    assert session.waiting_s == 0.0
+    assert session._filter.verdict(look(3)) is None  # which would be similar to the first
+
+
+def mock_queue(submitted: list[Any]) -> Any:
+    return SimpleNamespace(submit=submitted.append)
 
 
 MALFORMED: dict[str, bytes] = {
