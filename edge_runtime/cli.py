@@ -49,9 +49,10 @@ def start(argv: list[str]) -> int:
         logs.to_stderr(logging.DEBUG if config.debug else logging.INFO) as screen,
         watch_over(config) as supervisor,  # before grpc, whose threads do not survive a fork
     ):
-        from edge_runtime.runtime import start as run  # cv2 and grpc cost half a second: not before the flags are right
+        from edge_runtime.runtime import Runtime  # cv2 and grpc cost half a second: not before the flags are right
 
-        return run(config, supervisor, screen)
+        Runtime(config, supervisor, screen=screen).run()
+    return 0
 
 
 def service(argv: list[str]) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 
 from edge_runtime.acting.arm import Arm, check_processors
 from edge_runtime.acting.loop import make_loop
-from edge_runtime.acting.supervisor.client import Supervisor
+from edge_runtime.acting.supervisor.client import Supervisor, watch_over
 from edge_runtime.cameras import Camera, make_camera
 from edge_runtime.config import StartConfig
 from edge_runtime.episodes import Episodes, EpisodeSeries
@@ -38,6 +38,7 @@ from edge_runtime.reporting.queue_log import QueueLog
 from edge_runtime.reporting.run_stats import RecordListener, RunStats
 from edge_runtime.reporting.state import RuntimeState
 from edge_runtime.reporting.status_line import StatusLine
+from edge_runtime.reporting.summary import Report
 from edge_runtime.robots import Robot, make_robot
 from edge_runtime.timing import StageTimes
 
@@ -47,10 +48,15 @@ LEFT_AFTER_S = 5.0  # a thread that waits for somebody else's answer, or for a t
 STOPPED_WITHIN_S = 75.0  # the longest park_timeout_s and then limp; as TimeoutStopSec of the service
 
 
-def start(config: StartConfig, supervisor: Supervisor | None, screen: BackgroundStream) -> int:
-    """`edge-runtime start`: run until a signal, the last episode or the end of the time; 0 when stopped as asked."""
-    Runtime(config, supervisor, screen=screen).run()
-    return 0
+def run(config: StartConfig) -> Report:
+    """What `edge-runtime start` does, for a program's main thread: until a signal, the last episode or `duration_s`.
+
+    Returns the report that `summary` writes, empty when stopped before the first tick. Raises what ended the run.
+    """
+    reports: list[Report] = [{}]
+    with watch_over(config) as supervisor:
+        Runtime(config, supervisor, tell=lambda stats: reports.append(stats.report())).run()
+    return reports[-1]
 
 
 def print_summary(stats: RunStats) -> None:

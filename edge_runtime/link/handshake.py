@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
-from edge_runtime.cameras import Camera
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError, ProtocolError
 from edge_runtime.planning.planner import PlannerSettings
@@ -18,6 +18,14 @@ from edge_runtime.wire.fit import differences, extra_cameras
 log = logging.getLogger(__name__)
 
 SIMILAR_DEGREES = 1.0  # LeRobot's tolerance; it was chosen for degrees
+
+
+class Shaped(Protocol):
+    """A camera, as far as the handshake goes."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(height, width) of its frames."""
 
 
 def choose(description: messages.ServerDescription, model: str) -> messages.Policy:
@@ -33,7 +41,7 @@ def introduce(
     config: StartConfig,
     policy: messages.Policy,
     robot: Robot,
-    views: Mapping[str, Camera],
+    views: Mapping[str, Shaped],
     vectors: Mapping[str, VectorSource],
     task: str,
 ) -> messages.Hello:
