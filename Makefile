@@ -24,8 +24,8 @@ check: build  ## lint, types, generated files
 	$(MAKE) --no-print-directory protos
 	git diff --exit-code -- edge_runtime/wire
 
-bench: build  ## every figure in short form
-	$(BIN)/python -m scripts.bench --quick $(ARGS)
+bench: build  ## every figure in short form; ARGS="--only=[ring,loop]" without limits, --full for the long form
+	$(BIN)/python -m scripts.bench $(ARGS)
 
 soak: build  ## sixty faults on a running virtual arm, six minutes; ARGS=--minutes=2 for a shorter one
 	$(BIN)/python -m scripts.soak $(ARGS)

@@ -21,7 +21,7 @@ import policy_server
 from edge_runtime import errors
 from edge_runtime.motors.calibration import JOINTS, TURNS_FREELY, load
 from edge_runtime.program import flags, systemd
-from edge_runtime.tools.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process, ours
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import CALIBRATION
 from policy_server.export.cli import PROG, ExportConfig, request_of
@@ -137,8 +137,8 @@ class Newcomer:
         """From now on the arm has masses and a scene before its cameras."""
         self._bench.__exit__(None, None, None)
         flags = ["--until_stdin_closes", "--http_port=0", f"--link={self._link}"]
-        arm = self._stack.enter_context(Process("virtual-arm", "edge_runtime", ["virtual-arm", *flags], self.home))
-        self._arm = arm.ready()
+        arm = self._stack.enter_context(Process("virtual-arm", ours("edge_runtime", "virtual-arm", *flags), self.home))
+        self._arm = arm.report()
 
     def frames(self) -> list[dict[str, Any]]:
         """What passed over the arm's bus."""

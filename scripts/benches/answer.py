@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_runtime.config import StartConfig
-from edge_runtime.tools.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process, ours
 from edge_runtime.wire.frames import compress
 from edge_runtime.wire.messages import Chunk, Frame, Observation, Pace, Policy
 from policy_server import bundle
@@ -110,8 +110,8 @@ def measure(row: Row, folder: Path, answers: int) -> None:
 @contextmanager
 def serve(path: Path, folder: Path) -> Iterator[str]:
     flags = ["start", str(path), "--listen=127.0.0.1:0", "--until_stdin_closes=true"]
-    with Process(f"server-{path.name}", "policy_server", flags, folder) as server:
-        yield server.said("serving [").split()[-1]
+    with Process(f"server-{path.name}", ours("policy_server", *flags), folder) as server:
+        yield server.wait_for("serving [").split()[-1]
 
 
 def pictures(policy: Policy, quality: int) -> list[tuple[Frame, ...]]:

@@ -8,175 +8,149 @@ Start-up and the slow link run the state policy; memory and CPU two cameras of 6
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
-import os
 import signal
 import statistics
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 
-from edge_runtime.tools.demo.processes import Process
+from scripts.rig.bench import reach, start
+from scripts.rig.program import Arm, Edge, Server
 from scripts.rig.proxy import Link, Proxy
+from scripts.rig.usage import cpu_s, memory_mb
 
 MEGABIT = 1_000_000 / 8
 FPS = 30
 SETTLED_S = 0.5  # for who stopped the arm to let go of the port
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="10 s of the slow link, once")
-    quick = parser.parse_args().quick
+@dataclass
+class EdgeConfig:
+    """Start-up, stops, memory and rate of the whole edge."""
+
+    quick: bool = False  # 10 s of the slow link, once
+
+
+def main(config: EdgeConfig) -> None:
+    quick = config.quick
     with tempfile.TemporaryDirectory(prefix="bench-edge-") as name, ExitStack() as stack:
         folder = Path(name)
-        arm = stack.enter_context(
-            Process("arm", "edge_runtime", ["virtual-arm", "--http_port=0", "--cameras=[]", *ENDS], folder)
-        ).ready()
-        server = stack.enter_context(policy_server(folder, "act_so101_pick_place"))
+        arm = stack.enter_context(Arm(folder, "--cameras=[]"))
+        server = stack.enter_context(Server(folder, "act_so101_pick_place"))
         start_up(folder, arm, server, runs=2 if quick else 5)
         stops(folder, arm, server, runs=2 if quick else 5)
         slow_link(folder, arm, server, seconds=10 if quick else 60, runs=1 if quick else 3)
         two_cameras(folder, arm, seconds=5 if quick else 20)
-    return 0
 
 
-ENDS = ("--until_stdin_closes=true",)
-
-
-@contextmanager
-def policy_server(folder: Path, bundle: str) -> Iterator[str]:
-    """A warm server of `bundle`; its address."""
-    with Process(
-        f"server-{bundle}", "policy_server", ["start", bundle, "--listen=127.0.0.1:0", *ENDS], folder
-    ) as server:
-        yield server.said("serving [").split()[-1]
-
-
-def flags(arm: dict[str, Any], server: str) -> list[str]:
-    return [
-        "start",
-        "--robot.type=so101_follower",
-        f"--robot.port={arm['port']}",
-        f"--robot.id={arm['robot_id']}",
-        f"--robot.calibration_dir={arm['calibration_dir']}",
-        f"--server_address={server}",
-    ]
-
-
-def state_flags(arm: dict[str, Any], server: str) -> list[str]:
-    return [*flags(arm, server), f"--extra_state={{environment_state: {arm['http']}/state}}"]
-
-
-def start_up(folder: Path, arm: dict[str, Any], server: str, runs: int) -> None:
+def start_up(folder: Path, arm: Arm, server: Server, runs: int) -> None:
     """From the command to the first executed action."""
     took = []
     for _ in range(runs):
         began = time.monotonic()
-        with Process("edge", "edge_runtime", state_flags(arm, server), folder) as edge:
-            edge.said("-> running")
+        with Edge(folder, *arm.flags, f"--server_address={server.address}") as edge:
+            edge.wait_for("-> running")
             took.append(time.monotonic() - began)
-    print(
-        f"start to first action, state policy, server warm: median {statistics.median(took):.2f} s "
-        f"(of {runs}, {min(took):.2f} to {max(took):.2f})"
+    median_s = statistics.median(took)
+    reach(
+        f"start to first action, state policy, server warm: median {median_s:.2f} s of {runs} "
+        f"({min(took):.2f} to {max(took):.2f}; reach 1.5)",
+        median_s <= 1.5,
     )
 
 
-def stops(folder: Path, arm: dict[str, Any], server: str, runs: int) -> None:
+def stops(folder: Path, arm: Arm, server: Server, runs: int) -> None:
     """From a signal to the stop policy, by the bus's own log: its first frame, and torque off on all six."""
-    for number, policy in ((signal.SIGTERM, "limp"), (signal.SIGTERM, "park"), (signal.SIGKILL, "limp")):
+    for number, policy, most_s in (
+        (signal.SIGTERM, "limp", 2),
+        (signal.SIGTERM, "park", 7),
+        (signal.SIGKILL, "limp", 0.5),
+    ):
         first, off = [], []
         for _ in range(runs):
-            flags = [*state_flags(arm, server), f"--robot.stop_policy={policy}"]
-            with Process("edge", "edge_runtime", flags, folder) as edge:
-                edge.said("-> running")
+            flags = [*arm.flags, f"--server_address={server.address}", f"--robot.stop_policy={policy}"]
+            with Edge(folder, *flags) as edge:
+                edge.wait_for("-> running")
                 began = time.monotonic()
-                os.kill(edge.pid, number)
+                edge.process.send_signal(number)
                 limp = next_write(arm, began, "Torque_Limit")
                 first.append(limp - began)
                 off.append(next_write(arm, limp, "Torque_Enable") - began)
                 next_write(arm, began + off[-1], "Torque_Limit")  # put back: the last that is written
             threading.Event().wait(SETTLED_S)
-        reach = "0.5 s to the first frame" if number == signal.SIGKILL else "2 s, park 7 s"
-        print(
-            f"{number.name}, {policy}: the arm begins to go limp after {statistics.median(first):.2f} s "
-            f"({min(first):.2f} to {max(first):.2f}), torque is off after {statistics.median(off):.2f} s "
-            f"({min(off):.2f} to {max(off):.2f}), of {runs} (reach {reach})"
+        killed = number == signal.SIGKILL
+        begins_s, off_s = statistics.median(first), statistics.median(off)
+        reach(
+            f"{number.name}, {policy}: the arm begins to go limp after {begins_s:.2f} s ({min(first):.2f} to "
+            f"{max(first):.2f}), torque is off after {off_s:.2f} s ({min(off):.2f} to {max(off):.2f}), of {runs} "
+            f"(reach {most_s:g} s to the {'first frame' if killed else 'end'})",
+            (begins_s if killed else off_s) <= most_s,
         )
 
 
-def next_write(arm: dict[str, Any], after_s: float, register: str) -> float:
+def next_write(arm: Arm, after_s: float, register: str) -> float:
     """When `register` was first written after `after_s`, once it has been."""
     until_s = time.monotonic() + 30
     while time.monotonic() < until_s:
-        with urllib.request.urlopen(f"{arm['http']}/log", timeout=10) as answer:
-            for entry in json.load(answer):
-                if entry["time_s"] > after_s and "WRITE" in entry["instruction"] and register in entry["registers"]:
-                    return float(entry["time_s"])
+        for entry in arm.get("/log"):
+            if entry["time_s"] > after_s and "WRITE" in entry["instruction"] and register in entry["registers"]:
+                return float(entry["time_s"])
     raise TimeoutError(f"{register} was not written within 30 s")
 
 
-def slow_link(folder: Path, arm: dict[str, Any], server: str, seconds: float, runs: int) -> None:
+def slow_link(folder: Path, arm: Arm, server: Server, seconds: float, runs: int) -> None:
     """The rate while everything goes through 1 Mbit/s each way."""
     for run in range(runs):
-        with Proxy(server) as proxy:
+        with Proxy(server.address) as proxy:
             proxy.link = Link(bytes_per_s=MEGABIT)
             log, summary = folder / "levels.csv", folder / "edge.json"
-            run_edge(
-                folder,
-                [
-                    *state_flags(arm, proxy.address),
-                    *(f"--duration_s={seconds}", f"--queue_log={log}", f"--summary={summary}"),
-                ],
-            )
+            flags = [f"--duration_s={seconds}", f"--queue_log={log}", f"--summary={summary}"]
+            with Edge(folder, *arm.flags, f"--server_address={proxy.address}", *flags) as edge:
+                edge.finish()
         with log.open(newline="") as file:
             rows = [(float(row["time_s"]), int(row["count"])) for row in csv.DictReader(file)]
         (first_s, first), (last_s, last) = rows[0], rows[-1]
         late = [b_s - a_s for (a_s, a), (b_s, b) in pairwise(rows) if b == a + 1]  # what the observer saw back to back
         report = json.loads(summary.read_text())
         longest = 1 + report["lateness_s"]["max"] * FPS  # a tick is on time and the next as late as any was
-        print(
-            f"1 Mbit/s, {run + 1} of {runs}, {last_s - first_s:.0f} s: {(last - first) / (last_s - first_s):.3f} Hz, "
-            f"period p99.9 {np.quantile(late, 0.999) * FPS:.3f} periods of {len(late)} seen, "
-            f"at most {longest:.3f} of all, "
-            f"{report['loop']['late']} late, {report['loop']['missed']} missed; {report['realtime']}"
+        hz, p999 = (last - first) / (last_s - first_s), float(np.quantile(late, 0.999)) * FPS
+        reach(
+            f"1 Mbit/s, {run + 1} of {runs}, {last_s - first_s:.0f} s: {hz:.3f} Hz (reach {FPS} ± 0.05), period p99.9 "
+            f"{p999:.3f} periods of {len(late)} seen (reach 1.2), at most {longest:.3f} of all, "
+            f"{report['loop']['late']} late, {report['loop']['missed']} missed; {report['realtime']}",
+            abs(hz - FPS) <= 0.05 and p999 <= 1.2,
         )
 
 
-def two_cameras(folder: Path, arm: dict[str, Any], seconds: float) -> None:
+def two_cameras(folder: Path, arm: Arm, seconds: float) -> None:
     """Memory and CPU with two real captures of 640x480 at 30 fps, resized and sent as JPEG; the idle server's too."""
-    with mjpeg() as url, policy_server(folder, "act_so101_cubes") as server:
+    with mjpeg() as url, Server(folder, "act_so101_cubes") as server:
         cameras = {name: {"type": "opencv", "index_or_path": url} for name in ("static", "wrist")}
-        arguments = [*flags(arm, server), f"--robot.cameras={json.dumps(cameras)}", "--resize=true"]
-        with Process("edge-cameras", "edge_runtime", arguments, folder) as edge:
-            edge.said("-> running")
-            cpu = cpu_part(edge.pid, seconds)
-            print(
-                f"edge with two cameras of 640x480 at {FPS} Hz: {status_mb(edge.pid, 'VmRSS'):.0f} MB resident "
-                f"(most {status_mb(edge.pid, 'VmHWM'):.0f}; {status_mb(edge.pid, 'RssFile'):.0f} of it files such as "
-                f"libraries, as the kernel has cached them), {cpu:.1%} of a core"
+        flags = [f"--server_address={server.address}", f"--robot.cameras={json.dumps(cameras)}", "--resize=true"]
+        with Edge(folder, *arm.robot, *flags) as edge:
+            edge.wait_for("-> running")
+            pid = edge.process.pid
+            cpu, resident = cpu_part(pid, seconds), memory_mb(pid)
+            reach(
+                f"edge with two cameras of 640x480 at {FPS} Hz: {resident:.0f} MB resident (most "
+                f"{memory_mb(pid, 'VmHWM'):.0f}; {memory_mb(pid, 'RssFile'):.0f} of it files such as libraries, as the "
+                f"kernel has cached them; reach 120), {cpu:.1%} of a core",
+                resident <= 120,
             )
-    with Process("idle", "policy_server", ["start", "act_so101_cubes", "--listen=127.0.0.1:0", *ENDS], folder) as idle:
-        idle.said("serving [")
-        print(f"idle server with a model loaded: {cpu_part(idle.pid, seconds):.2%} of a core")
-
-
-def run_edge(folder: Path, arguments: list[str]) -> None:
-    with Process("edge", "edge_runtime", arguments, folder) as edge:
-        edge.finish()
+    with Server(folder, "act_so101_cubes") as idle:
+        share = cpu_part(idle.process.pid, seconds)
+        reach(f"idle server with a model loaded: {share:.2%} of a core (reach 2 %)", share < 0.02)
 
 
 def cpu_part(pid: int, seconds: float) -> float:
@@ -184,18 +158,6 @@ def cpu_part(pid: int, seconds: float) -> float:
     began, used = time.monotonic(), cpu_s(pid)
     threading.Event().wait(seconds)
     return (cpu_s(pid) - used) / (time.monotonic() - began)
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def status_mb(pid: int, field: str) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise ValueError(f"/proc/{pid}/status has no {field}")
 
 
 @contextmanager
@@ -239,4 +201,4 @@ def mjpeg() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(EdgeConfig, main)

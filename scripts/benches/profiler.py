@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_runtime.program import flags
-from edge_runtime.tools.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process, ours
 
 BUNDLES = ("act_so101_pick_place", "act_so101_cubes")
 LEFT_PART, LEFT_S = 0.05, 0.001  # of a round trip may be left as `other`
@@ -44,10 +44,10 @@ def _profile(bundle: str, duration_s: float, work: Path) -> dict[str, Any]:
     socket, numbers = f"unix:{work}/{bundle}.sock", work / f"{bundle}.json"
     served = ["start", bundle, f"--listen={socket}", "--until_stdin_closes=true"]
     asked = [f"--server_address={socket}", f"--duration_s={duration_s:g}", "--chunk_size_threshold=1"]
-    with Process("policy-server", "policy_server", served, work) as server:
-        server.said("serving [")
+    with Process("policy-server", ours("policy_server", *served), work) as server:
+        server.wait_for("serving [")
         arguments = ["profile", *asked, "--idle_gap_ms=50", f"--json={numbers}"]
-        with Process("profile", "edge_runtime", arguments, work) as profile:
+        with Process("profile", ours("edge_runtime", *arguments), work) as profile:
             profile.finish()
     found: dict[str, Any] = json.loads(numbers.read_text())
     return found

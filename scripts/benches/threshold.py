@@ -19,7 +19,7 @@ from typing import Any
 
 from edge_runtime.errors import ConfigError
 from edge_runtime.program import flags
-from edge_runtime.tools.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process, ours
 
 BUNDLE = "act_so101_pick_place"
 THRESHOLDS = ("auto", "0.5", "0.7")
@@ -88,16 +88,16 @@ def main(argv: list[str]) -> int:
 @contextmanager
 def _arm(work: Path) -> Iterator[dict[str, Any]]:
     arguments = ["virtual-arm", "--http_port=0", f"--calibration_dir={work}", "--cameras=[]"]
-    with Process("virtual-arm", "edge_runtime", [*arguments, "--until_stdin_closes=true"], work) as arm:
-        yield arm.ready()
+    with Process("virtual-arm", ours("edge_runtime", *arguments, "--until_stdin_closes=true"), work) as arm:
+        yield arm.report()
 
 
 @contextmanager
 def _server(work: Path, latency_ms: float) -> Iterator[str]:
     socket = f"unix:{work}/policy-{latency_ms:g}.sock"
     arguments = ["start", BUNDLE, f"--listen={socket}", f"--inject_latency_ms={latency_ms:g}"]
-    with Process("policy-server", "policy_server", [*arguments, "--until_stdin_closes=true"], work) as server:
-        server.said("serving [")
+    with Process("policy-server", ours("policy_server", *arguments, "--until_stdin_closes=true"), work) as server:
+        server.wait_for("serving [")
         yield socket
 
 
@@ -118,7 +118,7 @@ def _run(config: ThresholdConfig, threshold: str, socket: str, arm: dict[str, An
         f"--reset_url={arm['http']}/episode",
         f"--summary={summary}",
     ]
-    with Process("runtime", "edge_runtime", arguments, work) as runtime:
+    with Process("runtime", ours("edge_runtime", *arguments), work) as runtime:
         runtime.finish()
     return Run.of(json.loads(summary.read_text()))
 

@@ -31,7 +31,7 @@ from edge_runtime.link.channel import Access
 from edge_runtime.link.connection import ACT
 from edge_runtime.link.stream import PolicyStream
 from edge_runtime.program import flags
-from edge_runtime.tools.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process, ours
 from edge_runtime.wire import codec, policy_pb2
 from edge_runtime.wire.messages import (
     Answer,
@@ -133,8 +133,8 @@ def main(argv: list[str]) -> int:
 def serving(bundle: Path, logs: Path, *arguments: str) -> Iterator[str]:
     """A warm server; its address."""
     logs.mkdir()
-    with Process("server", "policy_server", ["start", str(bundle), *SERVER, *ENDS, *arguments], logs) as server:
-        yield server.said("serving [").rsplit(" on ", 1)[1]
+    with Process("server", ours("policy_server", "start", str(bundle), *SERVER, *ENDS, *arguments), logs) as server:
+        yield server.wait_for("serving [").rsplit(" on ", 1)[1]
 
 
 def compare(what: str, turns: int, lines: list[Line]) -> float:

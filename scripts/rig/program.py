@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from edge_runtime.tools.demo.processes import Process, ours
 
 WAIT_S = 60.0
 MODULES = {"edge-runtime": "edge_runtime", "policy-server": "policy_server"}
@@ -33,69 +28,17 @@ def as_hardware() -> Iterator[None]:
         os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
-class Program:
-    """`PROGRAM WORD …` in a process of its own; `wait_for` waits for a line that it writes."""
+class Program(Process):
+    """`PROGRAM WORD …` for tests and benches: it dies with its context, and a failure shows all its lines."""
 
-    def __init__(self, program: str, arguments: Sequence[str], cwd: Path) -> None:
-        self.lines: list[str] = []
-        self._new: queue.Queue[str | None] = queue.Queue()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", MODULES[program], *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=cwd,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+    stop_s = 0.0
+    patience_s = WAIT_S
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            self._new.put(line)
-        self._new.put(None)
+    def __init__(self, program: str, arguments: Sequence[str], folder: Path) -> None:
+        super().__init__(program, ours(MODULES[program], *arguments), cwd=folder)
 
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    def wait_for(self, part: str) -> str:
-        """The first line not waited for before that contains `part`."""
-        deadline_s = time.monotonic() + WAIT_S
-        while True:
-            try:
-                line = self._new.get(timeout=max(deadline_s - time.monotonic(), 0))
-            except queue.Empty:
-                raise AssertionError(f"no {part!r} within {WAIT_S:g} s:\n{self.text}") from None
-            assert line is not None, f"no {part!r} before the end:\n{self.text}"
-            if part in line:
-                return line
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal; the exit code."""
-        self.process.send_signal(number)
-        return self.wait()
-
-    def wait(self) -> int:
-        code = self.process.wait(WAIT_S)
-        self._reader.join(WAIT_S)
-        return code
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(WAIT_S)
-        self._reader.join(WAIT_S)
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
+    def failure(self, what: str) -> Exception:
+        return AssertionError(f"{self.name}: {what}:\n{self.text}")
 
 
 class Arm(Program):
@@ -105,7 +48,7 @@ class Arm(Program):
         flags = ["--http_port=0", f"--link={folder}/arm", f"--calibration_dir={folder}", "--until_stdin_closes=true"]
         with as_hardware():
             super().__init__("edge-runtime", ["virtual-arm", *flags, *arguments], folder)
-        self.ready: dict[str, Any] = json.loads(self.wait_for('"port"'))
+        self.ready = self.report()
 
     def get(self, path: str) -> Any:
         with urllib.request.urlopen(self.ready["http"] + path, timeout=WAIT_S) as response:
@@ -141,16 +84,20 @@ class Arm(Program):
         return set(last.values())
 
     @property
-    def flags(self) -> list[str]:
-        """What tells `edge-runtime start` about this arm."""
+    def robot(self) -> list[str]:
+        """The flags that tell `edge-runtime` about this arm."""
         return [
             "--robot.type=so101_follower",
             f"--robot.port={self.ready['port']}",
             f"--robot.id={self.ready['robot_id']}",
             f"--robot.calibration_dir={self.ready['calibration_dir']}",
             "--robot.bus_timeout_ms=100",  # the virtual servos share the machine with whatever else it does
-            f"--extra_state={{environment_state: {self.ready['http']}/state}}",
         ]
+
+    @property
+    def flags(self) -> list[str]:
+        """The same with the scene's state, for `edge-runtime start` and the policy that sees no pictures."""
+        return [*self.robot, f"--extra_state={{environment_state: {self.ready['http']}/state}}"]
 
 
 class Server(Program):
@@ -164,7 +111,9 @@ class Server(Program):
 
 
 class Edge(Program):
-    """`edge-runtime start`."""
+    """`edge-runtime start`; it is told to end, so that it lets go of the arm."""
+
+    stop_s = 20.0
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         super().__init__("edge-runtime", ["start", *arguments], folder)

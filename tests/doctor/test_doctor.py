@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from edge_runtime.tools.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process, ours
 from edge_runtime.tools.doctor import cli, machine, packages, server
 from edge_runtime.tools.doctor.finding import WIDTH, Finding
 from edge_runtime.virtual_arm.bus import VirtualBus
@@ -31,13 +31,13 @@ def programs(folder: Path) -> Iterator[dict[str, Any]]:
     arm = ["virtual-arm", "--until_stdin_closes", "--http_port=0", f"--calibration_dir={folder}"]
     server = ["start", "act_so101_pick_place", f"--listen=unix:{folder}/policy.sock", "--until_stdin_closes"]
     with (
-        Process("arm", "edge_runtime", arm, folder) as virtual_arm,
-        Process("server", "policy_server", server, folder),
+        Process("arm", ours("edge_runtime", *arm), folder) as virtual_arm,
+        Process("server", ours("policy_server", *server), folder),
     ):
         with grpc.insecure_channel(f"unix:{folder}/policy.sock") as channel:
             grpc.channel_ready_future(channel).result(timeout=20)
             assert "SERVING" in watch_health(channel)
-        yield virtual_arm.ready()
+        yield virtual_arm.report()
 
 
 def doctor(*flags: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +10,11 @@ import numpy as np
 
 from edge_runtime.wire.messages import Chunk, Observation
 from scripts.rig.program import Edge
+from scripts.rig.usage import cpu_s
 from tests.edge.scripted_server import POLICY, ScriptedServer
 
 LOOKED_AT_S = 3.0
 ROWS = 1000
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_idle_it_polls_nobody_and_writes_nothing(folder: Path) -> None:

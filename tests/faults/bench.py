@@ -152,12 +152,6 @@ def last(entries: list[Entry], wanted: Callable[[Entry], bool]) -> int:
     return max(index for index, entry in enumerate(entries) if wanted(entry))
 
 
-def cpu_s(pid: int) -> float:
-    """What the process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
 @contextmanager
 def arm(folder: Path) -> Iterator[tuple[VirtualBus, GoalLog]]:
     """A virtual arm at `folder`/arm with its calibration beside it."""

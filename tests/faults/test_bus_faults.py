@@ -12,7 +12,8 @@ import pytest
 
 from edge_runtime.tools.replay import main as replay
 from scripts.rig.program import Edge
-from tests.faults.bench import IDS, Bench, cpu_s, writes
+from scripts.rig.usage import cpu_s
+from tests.faults.bench import IDS, Bench, writes
 
 
 def test_unplug_and_replug(rig: Bench, edge: Edge) -> None:

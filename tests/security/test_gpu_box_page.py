@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import policy_server
-from edge_runtime.tools.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process, ours
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "gpu-box.md"
@@ -63,7 +63,7 @@ class Lab:
         }
         self.server: Process | None = None
         flags = ["virtual-arm", "--until_stdin_closes", "--http_port=0", "--cameras=[]", f"--link={folder / 'so101'}"]
-        arm = stack.enter_context(Process("virtual-arm", "edge_runtime", flags, folder)).ready()
+        arm = stack.enter_context(Process("virtual-arm", ours("edge_runtime", *flags), folder)).report()
         (self.arm / "arm.yaml").write_text(
             f"robot: {{type: so101_follower, port: {arm['port']}, id: {arm['robot_id']}, "
             f"calibration_dir: {arm['calibration_dir']}, bus_timeout_ms: 100}}\n"
@@ -95,8 +95,8 @@ class Lab:
         flags = ["start", f"--config_path={self.box}/server.yaml", "--providers=cpu", "--until_stdin_closes"]
         if self.server is not None:
             self.server.__exit__(None, None, None)
-        self.server = self._stack.enter_context(Process("server", "policy_server", flags, self.box))
-        assert self.server.said("serving [").endswith(f"serving [act_so101_pick_place] on {self.address}")
+        self.server = self._stack.enter_context(Process("server", ours("policy_server", *flags), self.box))
+        assert self.server.wait_for("serving [").endswith(f"serving [act_so101_pick_place] on {self.address}")
 
     def reload(self) -> None:
         """As systemd does it; until the server says for the second time which certificate it has."""
@@ -107,7 +107,7 @@ class Lab:
             assert log.stdout is not None
             said = (line for line in log.stdout if "TLS: certificate of " in line)
             next(said)
-            os.kill(self.server.pid, signal.SIGHUP)
+            os.kill(self.server.process.pid, signal.SIGHUP)
             next(said)
             log.kill()
 

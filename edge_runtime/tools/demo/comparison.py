@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edge_runtime.config import Mode
-from edge_runtime.tools.demo.processes import Process
+from edge_runtime.tools.demo.processes import Process, ours
 
 MODES: tuple[Mode, ...] = ("sequential", "async")
 BUNDLES = {"state": "act_so101_pick_place", "images": "act_so101_cubes"}
@@ -125,8 +125,8 @@ class Comparison:
             f"--goal={'fixed' if self.policy == 'images' else 'random'}",
             "--until_stdin_closes=true",
         ]
-        with Process("virtual-arm", "edge_runtime", arguments, self.folder) as arm:
-            yield arm.ready()
+        with Process("virtual-arm", ours("edge_runtime", *arguments), self.folder) as arm:
+            yield arm.report()
 
     @contextmanager
     def _server(self, socket: str) -> Iterator[Process]:
@@ -135,7 +135,7 @@ class Comparison:
             f"--inject_latency_ms={self.latency_ms:g}",
             "--until_stdin_closes=true",
         ]
-        with Process("policy-server", "policy_server", arguments, self.folder) as server:
+        with Process("policy-server", ours("policy_server", *arguments), self.folder) as server:
             yield server
 
     def _run_mode(self, mode: Mode, socket: str, arm: dict[str, Any], watcher: Watcher) -> Run:
@@ -162,8 +162,8 @@ class Comparison:
         else:
             cameras = {name: {"type": "opencv", "index_or_path": url} for name, url in arm["cameras"].items()}
             arguments.append(f"--robot.cameras={json.dumps(cameras)}")
-        with Process(f"runtime-{mode}", "edge_runtime", arguments, self.folder) as runtime:
-            while runtime.poll() is None:
+        with Process(f"runtime-{mode}", ours("edge_runtime", *arguments), self.folder) as runtime:
+            while runtime.process.poll() is None:
                 with urllib.request.urlopen(f"{arm['http']}/episode", timeout=5) as response:
                     watcher.progress(mode, json.load(response), arm["cameras"])
                 time.sleep(POLL_S)

@@ -1,98 +1,132 @@
-"""The demo's three processes: virtual arm, policy server, runtime; each ends with the one that started it."""
+"""Programs in processes of their own: their lines are events, and they end with the context that started them."""
 
 from __future__ import annotations
 
 import json
+import os
+import queue
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from edge_runtime.errors import EdgeRuntimeError
 
-STOP_S = 10.0
-POLL_S = 0.01
+JOIN_S = 60.0  # a grandchild may hold the pipe for a while
+
+
+def ours(module: str, *arguments: str) -> list[str]:
+    """The command that runs a program of ours; no file in the working folder can stand in for one of its modules."""
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 class Process:
-    """A program of ours whose stderr goes to a file in `logs`; it is ended when the context ends."""
+    """`command` in a process of its own; its lines, of stdout and stderr, go to `logs`/`name`.log too.
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str], logs: Path) -> None:
+    A context manager: when it is left, the child is told to end and, `stop_s` later, killed. `patience_s` is how long
+    to wait for a line or for the end; None = for as long as it takes.
+    """
+
+    stop_s = 10.0
+    patience_s: float | None = None
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        logs: Path | None = None,
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
-        self._log = logs / f"{name}.log"
-        self._command = [sys.executable, "-P", "-m", module, *arguments]
-        self._process: subprocess.Popen[str] | None = None
+        self.lines: list[str] = []
+        self._new: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._log = logs / f"{name}.log" if logs else Path(os.devnull)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=cwd,
+            env=env,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    def __enter__(self) -> Process:
+    def _read(self) -> None:
+        assert self.process.stdout is not None
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        return self
-
-    def ready(self) -> dict[str, Any]:
-        """The JSON line it prints once it is ready. Raises its failure."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise self.failure()
-        report: dict[str, Any] = json.loads(line)
-        return report
+            for line in self.process.stdout:
+                log.write(line)
+                log.flush()
+                self.lines.append(line.rstrip("\n"))
+                self._new.put(self.lines[-1])
+        self._new.put(None)
 
     @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+    def text(self) -> str:
+        return "\n".join(self.lines)
 
-    def said(self, part: str) -> str:
-        """The first line of its log with `part` in it, once it is there. Raises its failure."""
+    def wait_for(self, part: str) -> str:
+        """The first line not waited for before that contains `part`. Raises its failure."""
+        until_s = None if self.patience_s is None else time.monotonic() + self.patience_s
         while True:
-            ended = self.poll() is not None
-            for line in self._log.read_text().splitlines():
-                if part in line:
-                    return line
-            if ended:
-                raise self.failure()
-            time.sleep(POLL_S)
+            try:
+                line = self._new.get(timeout=None if until_s is None else max(until_s - time.monotonic(), 0))
+            except queue.Empty:
+                raise self.failure(f"no {part!r} within {self.patience_s:g} s") from None
+            if line is None:
+                raise self.failure(f"no {part!r} before its end")
+            if part in line:
+                return line
 
-    def poll(self) -> int | None:
-        assert self._process is not None
-        return self._process.poll()
+    def report(self) -> dict[str, Any]:
+        """The JSON line it prints once it is ready. Raises its failure."""
+        report: dict[str, Any] = json.loads(self.wait_for("{"))
+        return report
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended and all its lines are read."""
+        code = self.process.wait(self.patience_s)
+        self._reader.join(JOIN_S)
+        return code
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
 
     def finish(self) -> None:
-        """Wait for its end. Raises its failure if that was none of its free will."""
-        assert self._process is not None
-        self._process.communicate()
-        if self._process.returncode:
-            raise self.failure()
+        """Wait for its end. Raises its failure if it did not end well."""
+        if self.wait():
+            raise self.failure("ended")
 
-    def failure(self) -> EdgeRuntimeError:
-        """What it said last, with its exit code."""
-        assert self._process is not None
-        code = self._process.wait()
-        lines = self._log.read_text().strip().splitlines()
-        error = EdgeRuntimeError(f"{self.name}: {lines[-1] if lines else f'ended with exit code {code}'}")
+    def failure(self, what: str) -> Exception:
+        """An error with its last line and its exit code; `what` went wrong where it said nothing."""
+        code = self.process.poll() or 0
+        error = EdgeRuntimeError(f"{self.name}: {self.lines[-1] if self.lines else f'{what}, with exit code {code}'}")
         error.exit_code = code if code > 0 else EdgeRuntimeError.exit_code
         return error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
-        self._process = None
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.stop_s and self.process.poll() is None:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(self.stop_s)
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(JOIN_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()

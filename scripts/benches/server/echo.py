@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import grpc
 
 from scripts.benches.server import fleet
-from scripts.benches.server.server import cpu_s
+from scripts.rig.usage import cpu_s
 
 METHOD = "Echo"
 

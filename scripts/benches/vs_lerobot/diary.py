@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scripts.rig.usage import cpu_s, memory_mb
+
 _ARRAYS = ("woke_ns", "sent_ns", "timestep", "level", "goal")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,7 @@ class Usage:
             for task in Path(f"/proc/{number}/task").iterdir():
                 with contextlib.suppress(OSError):  # a thread that has just ended
                     ids += [int(child) for child in (task / "children").read_text().split()]
-        return cls(sum(map(_cpu_s, ids)), sum(map(_rss_mb, ids)))
-
-
-def _cpu_s(number: int) -> float:
-    fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-def _rss_mb(number: int) -> float:
-    lines = Path(f"/proc/{number}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmRSS"))
+        return cls(sum(map(cpu_s, ids)), sum(map(memory_mb, ids)))
 
 
 @dataclass(frozen=True)

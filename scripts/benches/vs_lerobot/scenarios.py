@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import statistics
 import time
 from collections import defaultdict
@@ -160,7 +161,7 @@ def recovery(setting: Setting) -> Found:
             client = stack.enter_context(side.client(setting.place, f"recovery-{column}", port, Arm(), seconds))
             client.executes()
             time.sleep(3.0)
-            first.kill()
+            first.end(signal.SIGKILL)
             time.sleep(DRAINED_S)
             stack.enter_context(_served(side, setting.place, port))
             serving_ns = time.monotonic_ns()
@@ -257,7 +258,7 @@ def _kept(name: str, setting: Setting, way: str) -> Found:
 @contextmanager
 def _served(side: Side, place: Place, port: int) -> Iterator[Program]:
     with side.server(place, port) as server:
-        server.said("serving")
+        server.wait_for("serving")
         yield server
 
 

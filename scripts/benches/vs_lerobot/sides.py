@@ -18,7 +18,6 @@ from scripts.benches.vs_lerobot.processes import Cpus, Program
 
 ROWS = 50
 QUALITY = StartConfig.jpeg_quality
-PATIENCE_S = 60.0  # for a client to start
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,15 @@ class Place:
 class Client:
     """A client at work; `diary` waits for its end. Raises RuntimeError for a client that left none."""
 
-    def __init__(self, program: Program, out: Path, seconds: float) -> None:
-        self._program, self._out, self._seconds = program, out, seconds
+    def __init__(self, program: Program, out: Path) -> None:
+        self._program, self._out = program, out
 
     def executes(self) -> None:
         """Returns with the first action."""
-        self._program.said("executing", PATIENCE_S)
+        self._program.wait_for("executing")
 
     def diary(self) -> Diary:
-        code = self._program.wait(self._seconds + PATIENCE_S)
+        code = self._program.wait()
         if not self._out.exists():
             raise RuntimeError(f"{self._program.name} ended with {code}; see its log")
         return Diary.load(self._out)
@@ -105,13 +104,13 @@ class LeRobot:
             *(f"--aggregate={arm.aggregate}", f"--seconds={seconds}", f"--out={out}"),
         ]
         with Program(name, self._command("client", options), place.folder, place.robot) as program:
-            yield Client(program, out, seconds)
+            yield Client(program, out)
 
     def merges_s(self, place: Place, executed: int, repeats: int) -> list[float]:
         """Seconds of each of its merges, alone, with so many steps `executed` between two of them."""
         options = [f"--executed={executed}", f"--repeats={repeats}", f"--frames={place.frames}"]
         with Program("lerobot-merge", self._command("merge", options), place.folder, place.rest) as program:
-            times: list[float] = json.loads(program.said("[", 120.0))
+            times: list[float] = json.loads(program.wait_for("["))
             return times
 
     def _command(self, role: str, options: Sequence[str]) -> list[str]:
@@ -148,7 +147,7 @@ class Edge:
         with Program(f"{name}-servos", servos, place.folder, place.rest) as bus:
             settings: dict[str, Any] = {
                 "robot.type": "so101_follower",
-                "robot.port": bus.said("/dev/"),
+                "robot.port": bus.wait_for("/dev/"),
                 "robot.id": "versus",
                 "robot.calibration_dir": place.folder,
                 "robot.cameras": json.dumps(
@@ -165,7 +164,7 @@ class Edge:
             command = [sys.executable, "-m", "scripts.benches.vs_lerobot.edge_driver", str(out)]
             command += [f"--{setting}={value}" for setting, value in settings.items()]
             with Program(name, command, place.folder, place.robot) as program:
-                yield Client(program, out, seconds)
+                yield Client(program, out)
 
     def merges_s(self, place: Place, executed: int, repeats: int) -> list[float]:
         """As LeRobot's."""

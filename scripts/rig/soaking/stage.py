@@ -50,10 +50,9 @@ class Stage:
             name: {"type": "opencv", "index_or_path": url.replace(self.arm.ready["http"], http)}
             for name, url in self.cameras.items()
         }
-        flags = [flag for flag in self.arm.flags if not flag.startswith("--extra_state")]
         sees = [f"--robot.cameras={json.dumps(cameras)}"] if cameras else []
         return [
-            *(*flags, *sees, f"--extra_state={{environment_state: {http}/state}}"),
+            *(*self.arm.robot, *sees, f"--extra_state={{environment_state: {http}/state}}"),
             *(f"--server_address={self.link.address}", f"--fault_folder={self._folder}/faults", "--give_up_after_s=0"),
             "--robot.bus_timeout_ms=20",  # these servos are a program, and share two cores with all the rest
         ]
