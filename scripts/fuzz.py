@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.program import flags
+from scripts.rig.bench import start
 from scripts.rig.fuzzing.fuzzer import Defect, Fuzzer
 from scripts.rig.fuzzing.targets import TARGETS
 
@@ -55,14 +55,13 @@ class FuzzConfig:
             raise ConfigError("targets, workers and seconds must not be empty, 0 or negative")
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(FuzzConfig, argv, prog="fuzz.py")
+def main(config: FuzzConfig) -> int:
     if config.engine == "atheris":
         return run_atheris(config)
     if config.worker >= 0:
         work(config)
         return 0
-    return supervise(config, argv)
+    return supervise(config)
 
 
 # The worker: fuzzes, and says how far it is, as JSON, a line a second.
@@ -126,7 +125,7 @@ def keep(fuzzers: list[Fuzzer]) -> None:
 # The supervisor: starts the workers, adds up, and finds out about one that died or stands still.
 
 
-def supervise(config: FuzzConfig, argv: list[str]) -> int:
+def supervise(config: FuzzConfig) -> int:
     reports: dict[int, Report] = {}
     defects: list[Defect] = []
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, selectors.DefaultSelector() as lines:
@@ -135,7 +134,7 @@ def supervise(config: FuzzConfig, argv: list[str]) -> int:
             last = Path(folder) / f"last-{number}"
             last.write_bytes(bytes(LAST))
             worker = subprocess.Popen(
-                [sys.executable, "-m", "scripts.fuzz", *argv, f"--worker={number}"],
+                [sys.executable, "-m", "scripts.fuzz", *sys.argv[1:], f"--worker={number}"],
                 stdout=subprocess.PIPE,
                 text=True,
                 env=os.environ | {"FUZZ_LAST": str(last)},
@@ -212,4 +211,4 @@ def run_atheris(config: FuzzConfig) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "fuzz.py"))
+    start(FuzzConfig, main)

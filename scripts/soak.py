@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ from edge_runtime.acting.supervisor.client import watch_over
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError
 from edge_runtime.program import flags
+from scripts.rig.bench import start
 from scripts.rig.soaking.faults import FAULTS, Fault
 from scripts.rig.soaking.judge import BusJudge, Watch
 from scripts.rig.soaking.stage import Stage
@@ -59,8 +59,7 @@ class Tally:
     too_late: int = 0
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(SoakConfig, argv, prog="soak.py")
+def main(config: SoakConfig) -> int:
     logging.basicConfig(
         filename=config.output, filemode="w", level=logging.INFO, format="%(asctime)s %(name)s: %(message)s"
     )
@@ -193,4 +192,4 @@ def _rest(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "soak.py"))
+    start(SoakConfig, main)

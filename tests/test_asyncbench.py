@@ -236,5 +236,5 @@ def test_what_is_to_be_reached_is_said_of_the_cells_that_were_run() -> None:
     rows = [Row(cell, seen), Row(cell.with_method("latest_only"), replace(seen, seam_max=20.0))]
     assert reach.lines(rows) == [
         "Reach: linear_blend at constant-300 ms, g = auto, still goal: largest step at a seam 0.40 of latest_only's "
-        "(reach 0.5)"
+        "(reach 0.5): met"
     ]

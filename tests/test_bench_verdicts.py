@@ -22,12 +22,14 @@ def of(*lateness_s: float) -> Histogram:
     return found
 
 
-def test_lateness_is_compared_median_with_median() -> None:
+def test_lateness_is_compared_median_with_median(capsys: pytest.CaptureFixture[str]) -> None:
     ours = [of(1e-4), of(2e-4), of(8e-4)]
     theirs = [of(1e-2), of(2e-2), of(9e-2)]
-    said = loop.compared(ours, theirs)
+    assert loop.judge(ours, theirs)
+    assert not loop.judge(theirs, ours)
+    said = capsys.readouterr().out
     median, least, most = (1e3 * run.percentile(0.99) for run in (ours[1], ours[0], ours[2]))
-    assert f"p99 {median:.3f} ms ({least:.3f}–{most:.3f})" in said
+    assert f"p99 {median:.3f} ms ({least:.3f}–{most:.3f};" in said
     assert f"p50 {theirs[1].percentile(0.5) / ours[1].percentile(0.5):.0f} x below" in said
     assert loop.middle(ours) is ours[1]
 

@@ -12,25 +12,23 @@ in hand, both ways through gRPC, on processors that the robot shares.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 
-from edge_runtime.config import StartConfig
-from edge_runtime.tools.demo.processes import Process, ours
+from edge_runtime.cameras.synthetic import SyntheticCamera
+from edge_runtime.config import StartConfig, SyntheticCameraConfig
 from edge_runtime.wire.frames import compress
 from edge_runtime.wire.messages import Chunk, Frame, Observation, Pace, Policy
 from policy_server import bundle
+from scripts.rig.bench import reach, start
 from scripts.rig.bundles import write_bundle
+from scripts.rig.program import Server
 from scripts.rig.robots import Robot, hello_to
 
 OURS = ("admit", "wait", "prepare", "finish")  # all of the server's stages but the inference, once all pieces are there
@@ -47,24 +45,25 @@ class Row:
     reach_ms: float
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="50 answers a row")
-    parser.add_argument("--export_python", help="of an environment with edge-runtime[export]")
-    options = parser.parse_args()
-    answers = 50 if options.quick else 300
+@dataclass
+class AnswerConfig:
+    """What the server adds to a forward pass, two policies."""
+
+    quick: bool = False  # 50 answers a row, not 300
+    export_python: Path | None = None  # of an environment with edge-runtime[export]
+
+
+def main(config: AnswerConfig) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-answer-") as work:
-        folder = Path(work)
         rows = [
             Row("2x96x96 raw, act_so101_cubes", bundle.locate("act_so101_cubes"), 0, 2.0),
-            large(folder, options.export_python),
+            large(Path(work), config.export_python),
         ]
         for row in rows:
-            measure(row, folder, answers)
-    return 0
+            measure(row, Path(work), 50 if config.quick else 300)
 
 
-def large(folder: Path, python: str | None) -> Row:
+def large(folder: Path, python: Path | None) -> Row:
     """The row of 480x640; says in its name what computes."""
     if python is None:
         path = write_bundle(folder / "averages", cameras=[(view, 480, 640) for view in VIEWS], chunk=100)
@@ -82,7 +81,7 @@ def measure(row: Row, folder: Path, answers: int) -> None:
     """Ask `answers` times, one after the other, and print the row."""
     policy = bundle.load(row.bundle).policy
     ours, infer, seen = [], [], []
-    with serve(row.bundle, folder) as address, Robot(address, hello_to(policy), timeout_s=3600) as robot:
+    with Server(folder, str(row.bundle)) as server, Robot(server.address, hello_to(policy), timeout_s=3600) as robot:
         robot.welcomed()
         for number, frames in zip(range(WARM_UP + answers), cycle(pictures(policy, row.quality)), strict=False):
             state = np.random.default_rng(number).uniform(-60, 60, len(policy.joints)).astype(np.float32)
@@ -99,26 +98,15 @@ def measure(row: Row, folder: Path, answers: int) -> None:
     stages = np.median(np.array(ours) * 1e3, axis=0)
     p50, p95 = np.percentile(np.sum(ours, axis=1) * 1e3, [50, 95])
     parts = ", ".join(f"{stage} {ms:.2f}" for stage, ms in zip(OURS, stages, strict=True))
-    print(
-        f"{row.what}: p50 {p50:.2f} ms, p95 {p95:.2f} ({parts}); reach p50 {row.reach_ms:g} ms: "
-        f"{'yes' if p50 <= row.reach_ms else 'NO'}; as the robot saw it p50 {np.median(seen) * 1e3:.2f} ms; "
-        f"infer {np.median(infer) * 1e3:.1f} ms, n {answers}",
-        flush=True,
+    reach(
+        f"{row.what}: p50 {p50:.2f} ms (reach {row.reach_ms:g}), p95 {p95:.2f} ({parts}); as the robot saw it p50 "
+        f"{np.median(seen) * 1e3:.2f} ms; infer {np.median(infer) * 1e3:.1f} ms, n {answers}",
+        bool(p50 <= row.reach_ms),
     )
-
-
-@contextmanager
-def serve(path: Path, folder: Path) -> Iterator[str]:
-    flags = ["start", str(path), "--listen=127.0.0.1:0", "--until_stdin_closes=true"]
-    with Process(f"server-{path.name}", ours("policy_server", *flags), folder) as server:
-        yield server.wait_for("serving [").split()[-1]
 
 
 def pictures(policy: Policy, quality: int) -> list[tuple[Frame, ...]]:
     """A few sets of frames with the detail of a desk, ready to send."""
-    from edge_runtime.cameras.synthetic import SyntheticCamera
-    from edge_runtime.config import SyntheticCameraConfig
-
     sets = []
     for number in range(4):
         frames = []
@@ -134,4 +122,4 @@ def pictures(policy: Policy, quality: int) -> list[tuple[Frame, ...]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(AnswerConfig, main)

@@ -9,15 +9,16 @@ The rate is taken without return delay; the CPU time of both with 500 us before 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import scservo_sdk as sdk
 
 from edge_runtime._realtime import ActionRing, ActuatorLoop, FeetechPort
+from scripts.rig.bench import reach, start
 from scripts.rig.virtual_bus import virtual_bus
 
 IDS = range(1, 7)
@@ -64,16 +65,22 @@ def measure(cycle: Callable[[], None], cycles: int) -> tuple[float, float]:
     return cycles * 1e9 / (time.monotonic_ns() - wall), (time.thread_time_ns() - cpu) / cycles / 1e3
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a fifth of the cycles")
-    cycles = 100 if parser.parse_args().quick else 500
+@dataclass
+class BusConfig:
+    """Servo cycles a second, and their CPU time beside feetech-servo-sdk's."""
+
+    quick: bool = False  # a fifth of the cycles
+
+
+def main(config: BusConfig) -> None:
+    cycles = 100 if config.quick else 500
     with virtual_bus("--wire_time") as path:
         tick, loop, port = compiled(path)
         rates = [measure(tick, cycles)[0] for _ in range(ROUNDS)]
+        hz = statistics.median(rates)
         spread = f"median of {ROUNDS}, {min(rates):.0f}..{max(rates):.0f}"
         missing = f"{sum(port.misses)} answers missing in {loop.counters()['ticks']} cycles"
-        print(f"no return delay:     {statistics.median(rates):6.0f} Hz ({spread}); {missing}")
+        reach(f"servo cycles without return delay: {hz:.0f} Hz ({spread}; reach 350); {missing}", hz >= 350)
     with virtual_bus("--wire_time", "--return_delay_us=500") as path:
         tick, loop, port = compiled(path)
         sdk_cycle = vendors(path)
@@ -82,8 +89,8 @@ def main() -> None:
         hz, cpu = (statistics.median(column) for column in zip(*found, strict=True))
         print(f"500 us return delay: {hz:6.0f} Hz, {cpu:7.1f} us of CPU a cycle  {name}")
     ratio = statistics.median(each[1] for each in theirs) / statistics.median(each[1] for each in ours)
-    print(f"CPU time a cycle: 1/{ratio:.0f} of feetech-servo-sdk's")
+    reach(f"CPU time a cycle: 1/{ratio:.0f} of feetech-servo-sdk's (reach 1/10)", ratio >= 10)
 
 
 if __name__ == "__main__":
-    main()
+    start(BusConfig, main)

@@ -8,7 +8,6 @@ Needs edge-runtime[export]. Times are medians, on one thread, of both sides take
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from policy_server.engines.providers import Runtime
 from policy_server.export.checkpoint import load
 from policy_server.export.policies import build
 from scripts.rig import random_checkpoint
+from scripts.rig.bench import reach, start
 
 CHECKPOINTS = Path(os.environ.get("CHECKPOINTS", random_checkpoint.SMALL))
 NAMES = ("act_so101_pick_place", "act_so101_cubes", "act_random", "smolvla_tiny/checkpoint")
@@ -52,13 +53,13 @@ def tokenizer(source: Path) -> list[str]:
 def report(what: str, made: Path, seconds: float, gigabytes: float) -> None:
     manifest = json.loads((made / "manifest.json").read_text())
     parity = manifest["parity"]
-    stored = [found["max_abs_normalised"] for found in parity["references"].values()]
+    stored = max((found["max_abs_normalised"] for found in parity["references"].values()), default=0.0)
     size = sum(entry["bytes"] for entry in manifest["files"].values()) / 1e6
-    print(
+    reach(
         f"{what:28} {seconds:6.1f} s  {gigabytes:5.2f} GB RSS  {size:8.1f} MB  "
-        f"torch {parity['max_abs_normalised']:.1e} normalised, {parity['max_abs']:.1e} units; "
-        f"LeRobot {f'{max(stored):.1e}' if stored else 'not stored'}",
-        flush=True,
+        f"torch {parity['max_abs_normalised']:.1e} normalised (reach 1e-4), {parity['max_abs']:.1e} units (1e-3); "
+        f"LeRobot {f'{stored:.1e}' if stored else 'not stored'} (reach 1e-4)",
+        max(parity["max_abs_normalised"], stored) <= 1e-4 and parity["max_abs"] <= 1e-3,
     )
 
 
@@ -73,7 +74,7 @@ def median_ms(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, f
     return {name: 1e3 * float(np.median(taken[2:])) for name, taken in times.items()}
 
 
-def race(what: str, source: Path, made: Path, rounds: int) -> None:
+def race(what: str, source: Path, made: Path, rounds: int, faster: float) -> None:
     """One observation through the server's engine and through torch in eager mode, on one thread."""
     torch.set_num_threads(1)
     places = tokenizer(source)
@@ -81,16 +82,22 @@ def race(what: str, source: Path, made: Path, rounds: int) -> None:
     engine = open_engine(bundle.load(made), Runtime("cpu", threads=1))
     observation = policy.observe(1, np.random.default_rng(0))
     taken = median_ms({"torch": lambda: policy.answer(observation), "ORT": lambda: engine.infer(observation)}, rounds)
-    print(
-        f"{what:28} torch {taken['torch']:7.1f} ms  ORT {taken['ORT']:7.1f} ms  {taken['torch'] / taken['ORT']:.2f} x"
+    ratio = taken["torch"] / taken["ORT"]
+    reach(
+        f"{what:28} torch {taken['torch']:7.1f} ms  ORT {taken['ORT']:7.1f} ms  {ratio:.2f} x (reach {faster})",
+        ratio >= faster,
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="SmolVLA in its full size too")
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
+@dataclass
+class ExportConfig:
+    """Parity, size and time of each checkpoint."""
+
+    full: bool = False  # SmolVLA in its full size too
+    rounds: int = 15
+
+
+def main(options: ExportConfig) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-export-") as work:
         here = Path(work)
         for name in NAMES:
@@ -102,14 +109,14 @@ def main() -> None:
             random_checkpoint.write("act", source, height, width)
             made = here / f"act_{height}_bundle"
             report(f"ACT 2x{height}x{width}, random", made, *export(source, made))
-        race("ACT 2x240x320, forward", here / "act_240", here / "act_240_bundle", options.rounds)
-        race("SmolVLA tiny, whole chunk", CHECKPOINTS / NAMES[-1], here / "smolvla_tiny", options.rounds)
+        race("ACT 2x240x320, forward", here / "act_240", here / "act_240_bundle", options.rounds, 1.3)
+        race("SmolVLA tiny, whole chunk", CHECKPOINTS / NAMES[-1], here / "smolvla_tiny", options.rounds, 1.5)
         if options.full:
             random_checkpoint.write("smolvla", here / "smolvla")
             made = here / "smolvla_bundle"
             report("SmolVLA full size, random", made, *export(here / "smolvla", made, *tokenizer(here / "smolvla")))
-            race("SmolVLA full, whole chunk", here / "smolvla", made, 1)
+            race("SmolVLA full, whole chunk", here / "smolvla", made, 1, 1.5)
 
 
 if __name__ == "__main__":
-    main()
+    start(ExportConfig, main)

@@ -28,7 +28,6 @@ from edge_runtime.config import StartConfig
 from edge_runtime.planning.planner import Planner, PlannerSettings
 from edge_runtime.planning.sensors import CameraView, Sensors
 from edge_runtime.planning.task import Task
-from edge_runtime.program import flags
 from edge_runtime.tools.demo.comparison import mcnemar
 from edge_runtime.virtual_arm.scene import FIXED_GOAL
 from edge_runtime.wire.codec import ObservationAssembler, encode_observation
@@ -37,6 +36,7 @@ from edge_runtime.wire.messages import Answer, Chunk, Frame, Observation, Pixels
 from policy_server.serving.filter import Filter, thumbnail
 from scripts.benches.asyncbench import policy
 from scripts.benches.asyncbench.policy import LoadedPolicy
+from scripts.rig.bench import line, start
 
 FPS = 30
 AGGREGATE = "weighted_average"  # with which the figures of the pages were measured
@@ -281,8 +281,7 @@ def _small(cameras: dict[str, Camera]) -> dict[str, np.ndarray]:
     return {frame.camera: thumbnail(compress(frame, StartConfig.jpeg_quality)).astype(np.int16) for frame in frames}
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(FilterConfig, argv, prog="filter")
+def main(config: FilterConfig) -> None:
     began_s = time.monotonic()
     print(
         f"{config.episodes} seeds from {config.first_seed}, pauses of {PAUSE_S[0]:g} to {PAUSE_S[1]:g} s, "
@@ -305,7 +304,6 @@ def main(argv: list[str]) -> int:
     if config.json is not None:
         config.json.write_text(json.dumps(everything, indent=1) + "\n")
     print(f"{time.monotonic() - began_s:.0f} s")
-    return 0
 
 
 def _play_all(pool: Pool, config: FilterConfig, threshold: str) -> dict[str, list[Outcome]]:
@@ -343,13 +341,13 @@ def _verdict(threshold: str, off: Sequence[Outcome], joint: Sequence[Outcome], s
     p = mcnemar(worse, better)
     later_s = _reaction_s(seeing) - _reaction_s(off)
     met = saved >= 0.3 and p >= 0.05 and later_s <= 0.2 + 1e-9
-    return (
-        f"Reach: joint+image at {threshold}: {saved:.0%} fewer inferences per tick (reach 30 %), success lower beyond "
+    return line(
+        f"joint+image at {threshold}: {saved:.0%} fewer inferences per tick (reach 30 %), success lower beyond "
         f"chance: p = {p:.2f} ({worse} lost, {better} gained), reaction {later_s:+.2f} s (reach +0.2; joint "
-        f"{_reaction_s(joint) - _reaction_s(off):+.2f}), {sum(each.starved for each in seeing)} starved ticks: "
-        f"{'met' if met else 'missed'}"
+        f"{_reaction_s(joint) - _reaction_s(off):+.2f}), {sum(each.starved for each in seeing)} starved ticks",
+        met,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "filter"))
+    start(FilterConfig, main)

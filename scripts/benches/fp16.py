@@ -10,45 +10,53 @@ is McNemar's, exact and one-sided: the chance of so many losses among the seeds 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import tempfile
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
+from edge_runtime.errors import UsageError
 from edge_runtime.tools.demo.comparison import mcnemar
 from edge_runtime.virtual_arm.model import TICK_S
 from policy_server import bundle
+from scripts.rig.bench import reach, start
 from scripts.rig.scene_player import Player
 
 ACTIONS = 25  # of each chunk, before the next one
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", default="act_so101_cubes", help="the fp16 bundle; by default the shipped one")
-    parser.add_argument("--whole", type=Path, help="the fp32 bundle of the same checkpoint")
-    parser.add_argument("--checkpoint", type=Path, help="instead of --whole: what to export it from")
-    parser.add_argument("--export_python", default=sys.executable, help="of an environment with edge-runtime[export]")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--quick", action="store_true", help="10 seeds")
-    options = parser.parse_args()
-    if (options.whole is None) == (options.checkpoint is None):
-        parser.error("give either --whole or --checkpoint")
+@dataclass
+class Fp16Config:
+    """The fp16 bundle against the fp32 one of the same checkpoint."""
+
+    half: str = "act_so101_cubes"  # the fp16 bundle; by default the shipped one
+    whole: Path | None = None  # the fp32 bundle of the same checkpoint
+    checkpoint: Path | None = None  # instead of `whole`: what to export it from
+    export_python: Path = Path(sys.executable)  # of an environment with edge-runtime[export]
+    seeds: int = 100
+    quick: bool = False  # 10 seeds
+
+    def __post_init__(self) -> None:
+        if (self.whole is None) == (self.checkpoint is None):
+            raise UsageError("whole, checkpoint: one of the two is needed")
+
+
+def main(config: Fp16Config) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-fp16-") as work:
-        whole = options.whole or export(options.checkpoint, options.export_python, Path(work) / "whole")
-        return compare(bundle.locate(options.half), whole, 10 if options.quick else options.seeds)
+        whole = config.whole or Path(work) / "whole"
+        if config.checkpoint:
+            export(config.checkpoint, config.export_python, whole)
+        return compare(bundle.locate(config.half), whole, 10 if config.quick else config.seeds)
 
 
-def export(checkpoint: Path, python: str, output: Path) -> Path:
-    """The fp32 bundle of `checkpoint`."""
+def export(checkpoint: Path, python: Path, output: Path) -> None:
+    """Write the fp32 bundle of `checkpoint`."""
     stated = [f"--output={output}", "--robot.type=so101_follower", "--fps=30"]
-    subprocess.run(
-        [python, "-m", "policy_server.export.cli", str(checkpoint), *stated], check=True, stdout=subprocess.DEVNULL
-    )
-    return output
+    command = [str(python), "-m", "policy_server.export.cli", str(checkpoint), *stated]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def compare(half: Path, whole: Path, seeds: int) -> int:
@@ -70,10 +78,8 @@ def compare(half: Path, whole: Path, seeds: int) -> int:
         )
     losses, gains = len(solved["fp32"].keys() - both), len(solved["fp16"].keys() - both)
     p_value = mcnemar(losses, gains)
-    print(
-        f"fp16 loses {losses} seeds that fp32 solves and solves {gains} that it loses: p = {p_value:.3f} (reach 0.05)"
-    )
-    return int(p_value < 0.05)
+    lost = f"fp16 loses {losses} seeds that fp32 solves and solves {gains} that it loses"
+    return int(not reach(f"{lost}: p = {p_value:.3f} (reach 0.05)", p_value >= 0.05))
 
 
 def check(folders: dict[str, Path]) -> None:
@@ -87,4 +93,4 @@ def check(folders: dict[str, Path]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(Fp16Config, main)

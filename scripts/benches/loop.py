@@ -9,19 +9,21 @@ the three are quoted.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from edge_runtime._realtime import ActionRing, ActuatorLoop, FeetechPort
 from edge_runtime.timing import BUCKETS, Histogram, bucket_floor
+from scripts.rig.bench import reach, start
 from scripts.rig.picture import BLUE, VERMILION, legend, picture
 from scripts.rig.virtual_bus import virtual_bus
 
@@ -85,15 +87,16 @@ def show(who: str, lateness: Histogram) -> None:
     )
 
 
-def compared(ours: Sequence[Histogram], theirs: Sequence[Histogram]) -> str:
-    """Medians beside medians, and the range of ours."""
+def judge(ours: Sequence[Histogram], theirs: Sequence[Histogram]) -> bool:
+    """Medians beside medians, and the range of ours; the reach for p99 is for the best of the runs."""
     (p99_ms, p50_ms), (_, slow_ms) = (
         [sorted(1e3 * run.percentile(share) for run in runs) for share in (0.99, 0.5)] for runs in (ours, theirs)
     )
     ratio = statistics.median(slow_ms) / statistics.median(p50_ms)
-    return (
-        f"median of {len(ours)} at {HZ} Hz: p99 {statistics.median(p99_ms):.3f} ms ({p99_ms[0]:.3f}–{p99_ms[-1]:.3f}); "
-        f"p50 {ratio:.0f} x below the Python loop's"
+    return reach(
+        f"median of {len(ours)} at {HZ} Hz: p99 {statistics.median(p99_ms):.3f} ms ({p99_ms[0]:.3f}–{p99_ms[-1]:.3f}; "
+        f"reach 1 at best); p50 {ratio:.0f} x below the Python loop's (reach 20)",
+        p99_ms[0] < 1 and ratio >= 20,
     )
 
 
@@ -123,28 +126,32 @@ def _readable(us: float) -> str:
     return f"{us:.0f} µs" if us < 1000 else f"{us / 1e3:.1f} ms"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="2 s a run")
-    parser.add_argument("--realtime", choices=("enforce", "try", "off"), default="try")
-    parser.add_argument("--plot", type=Path, help="PNG of both histograms, each of the run with the middle p99")
-    args = parser.parse_args()
-    seconds = 2.0 if args.quick else 20.0
+@dataclass
+class LoopConfig:
+    """The lateness of the compiled loop beside that of a Python loop."""
+
+    quick: bool = False  # 2 s a run, not 20
+    realtime: Literal["enforce", "try", "off"] = "try"
+    plot: Path | None = None  # PNG of both histograms, each of the run with the middle p99
+
+
+def main(config: LoopConfig) -> None:
+    seconds = 2.0 if config.quick else 20.0
     with virtual_bus() as path, hog():
         fd = os.open(path, os.O_RDWR | os.O_NOCTTY)
         ours: list[Histogram] = []
         theirs: list[Histogram] = []
         for _ in range(TURNS):
-            found, outcome = compiled(fd, seconds, args.realtime)
+            found, outcome = compiled(fd, seconds, config.realtime)
             show(outcome, found)
             ours.append(found)
             theirs.append(python(seconds))
             show("Python, time.sleep", theirs[-1])
         os.close(fd)
-    print(compared(ours, theirs))
-    if args.plot:
-        plot(args.plot, {f"ActuatorLoop, {outcome}": middle(ours), "Python, time.sleep": middle(theirs)})
+    judge(ours, theirs)
+    if config.plot:
+        plot(config.plot, {f"ActuatorLoop, {outcome}": middle(ours), "Python, time.sleep": middle(theirs)})
 
 
 if __name__ == "__main__":
-    main()
+    start(LoopConfig, main)

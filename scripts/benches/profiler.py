@@ -6,14 +6,13 @@ python -m scripts.benches.profiler
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_runtime.program import flags
-from edge_runtime.tools.demo.processes import Process, ours
+from scripts.rig.bench import reach, start
+from scripts.rig.program import Program, Server
 
 BUNDLES = ("act_so101_pick_place", "act_so101_cubes")
 LEFT_PART, LEFT_S = 0.05, 0.001  # of a round trip may be left as `other`
@@ -32,38 +31,33 @@ class ProfilerConfig:
             self.duration_s = 6.0
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(ProfilerConfig, argv, prog="profiler")
+def main(config: ProfilerConfig) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-profiler-") as work:
         for bundle in BUNDLES:
-            print(_verdict(bundle, _profile(bundle, config.duration_s, Path(work))), flush=True)
-    return 0
+            _judge(bundle, _profile(bundle, config.duration_s, Path(work)))
 
 
 def _profile(bundle: str, duration_s: float, work: Path) -> dict[str, Any]:
-    socket, numbers = f"unix:{work}/{bundle}.sock", work / f"{bundle}.json"
-    served = ["start", bundle, f"--listen={socket}", "--until_stdin_closes=true"]
-    asked = [f"--server_address={socket}", f"--duration_s={duration_s:g}", "--chunk_size_threshold=1"]
-    with Process("policy-server", ours("policy_server", *served), work) as server:
-        server.wait_for("serving [")
+    numbers = work / f"{bundle}.json"
+    with Server(work, bundle) as server:
+        asked = [f"--server_address={server.address}", f"--duration_s={duration_s:g}", "--chunk_size_threshold=1"]
         arguments = ["profile", *asked, "--idle_gap_ms=50", f"--json={numbers}"]
-        with Process("profile", ours("edge_runtime", *arguments), work) as profile:
+        with Program("edge-runtime", arguments, work) as profile:
             profile.finish()
     found: dict[str, Any] = json.loads(numbers.read_text())
     return found
 
 
-def _verdict(bundle: str, found: dict[str, Any]) -> str:
+def _judge(bundle: str, found: dict[str, Any]) -> None:
     trip, other = found["warm_s"]["round_trip"], found["warm_s"]["other"]
     left = LEFT_PART * trip["p50"] + LEFT_S
     cost = float(found["profiler_cost"])
-    met = abs(other["p50"]) <= left and cost < COST
-    return (
-        f"Reach: {bundle}: {other['p50'] * 1e3:.2f} ms of {trip['p50'] * 1e3:.2f} are other (p50 of {trip['n']}; reach "
-        f"{left * 1e3:.2f}), the profiler takes {cost:.3%} of the period (reach {COST:.0%}): "
-        f"{'met' if met else 'missed'}"
+    reach(
+        f"{bundle}: {other['p50'] * 1e3:.2f} ms of {trip['p50'] * 1e3:.2f} are other (p50 of {trip['n']}; reach "
+        f"{left * 1e3:.2f}), the profiler takes {cost:.3%} of the period (reach {COST:.0%})",
+        abs(other["p50"]) <= left and cost < COST,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "profiler"))
+    start(ProfilerConfig, main)

@@ -9,18 +9,18 @@ aggregate call a row. All sides are timed in turns, on the same chunks, in one r
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Queue
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from edge_runtime._realtime import ActionRing, race
+from scripts.rig.bench import reach, start
 
 ROWS, JOINTS = 50, 6
 
@@ -93,10 +93,16 @@ def merges(repeats: int) -> None:
             incoming = [TimedAction(first + i, 0.0, row) for i, row in enumerate(ways[name])]
             taken[name].append(time_of(queue.merge, incoming))
             queue.execute(ROWS // 2)
-    base = statistics.median(taken["ring"])
+    medians = {name: statistics.median(times) for name, times in taken.items()}
     for name, times in taken.items():
-        median, p99 = statistics.median(times), sorted(times)[len(times) * 99 // 100]
-        print(f"merge of {ROWS}x{JOINTS}, {name:10} {median:7.2f} us, p99 {p99:7.2f} us {median / base:5.0f} x")
+        p99, ratio = sorted(times)[len(times) * 99 // 100], medians[name] / medians["ring"]
+        print(f"merge of {ROWS}x{JOINTS}, {name:10} {medians[name]:7.2f} us, p99 {p99:7.2f} us {ratio:5.0f} x")
+    ratio = medians["numpy rows"] / medians["ring"]
+    reach(
+        f"merge of {ROWS}x{JOINTS}, half of it in the plan: {medians['ring']:.2f} us (reach 3), {ratio:.0f} x faster "
+        "than numpy rows through queue.Queue (reach 50)",
+        medians["ring"] <= 3 and ratio >= 50,
+    )
 
 
 def stress(rows: int) -> bool:
@@ -114,20 +120,25 @@ def stress(rows: int) -> bool:
         values = ((first + np.arange(ROWS)) % 4096).astype(np.float32)
         ring.merge(first, np.repeat(values[:, None], JOINTS, axis=1), 0)
     ((picks, torn, back),) = result
-    print(
+    return reach(
         f"race: {rows:.0e} rows executed in {picks:.1e} picks against {ring.merges} merges, {ring.stale_chunks} stale, "
-        f"{ring.jumps} jumps, {time.monotonic() - began:.1f} s: {torn} torn, {back} out of order"
+        f"{ring.jumps} jumps, {time.monotonic() - began:.1f} s: {torn} torn, {back} out of order (reach 0)",
+        torn == back == 0,
     )
-    return torn == back == 0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the repeats")
-    scale = 1 if parser.parse_args().quick else 10
+@dataclass
+class RingConfig:
+    """A merge beside LeRobot's, and a reader that races with merges."""
+
+    quick: bool = False  # a tenth of the repeats
+
+
+def main(config: RingConfig) -> int:
+    scale = 1 if config.quick else 10
     merges(2_000 * scale)
     return 0 if stress(1_000_000 * scale) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(RingConfig, main)

@@ -12,12 +12,10 @@ from __future__ import annotations
 import datetime
 import secrets
 import statistics
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,8 +28,6 @@ from edge_runtime.errors import EdgeRuntimeError
 from edge_runtime.link.channel import Access
 from edge_runtime.link.connection import ACT
 from edge_runtime.link.stream import PolicyStream
-from edge_runtime.program import flags
-from edge_runtime.tools.demo.processes import Process, ours
 from edge_runtime.wire import codec, policy_pb2
 from edge_runtime.wire.messages import (
     Answer,
@@ -47,19 +43,20 @@ from edge_runtime.wire.messages import (
     Welcome,
 )
 from policy_server.door import certificates
+from scripts.rig.bench import reach, start
 from scripts.rig.bundles import write_bundle
+from scripts.rig.program import Server
 
 PROMISED_MS = 1.0  # more than plain text, p50
 TURNS = {"ping": 2000, "state": 1000, "jpeg": 500, "raw": 300}
-SERVER = ("--listen=127.0.0.1:0", "--providers=cpu", "--threads=1", "--limits.observations_per_second=0")
-ENDS = ("--until_stdin_closes=true",)
+SERVER = ("--providers=cpu", "--threads=1", "--limits.observations_per_second=0")
 
 
 @dataclass
-class BenchConfig:
-    """`scripts.benches.tls`: what TLS costs a round trip."""
+class TlsBench:
+    """What TLS costs a round trip."""
 
-    quick: bool = False
+    quick: bool = False  # a tenth of the round trips
 
 
 class Line:
@@ -96,8 +93,7 @@ class Line:
         self._channel.close()
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(BenchConfig, argv, prog="tls")
+def main(config: TlsBench) -> None:
     turns = {what: count // 10 if config.quick else count for what, count in TURNS.items()}
     with tempfile.TemporaryDirectory(prefix="bench-tls-") as name, ExitStack() as stack:
         folder = Path(name)
@@ -114,9 +110,8 @@ def main(argv: list[str]) -> int:
         print(f"{'round trip, p50':<16} {'plain':>9} {'TLS':>9} {'TLS costs':>10}   n")
         for cameras in ([], [("front", 480, 640)]):
             bundle = write_bundle(folder / f"bundle{len(cameras)}", cameras=cameras)
-            plain_at = stack.enter_context(serving(bundle, folder / f"plain{len(cameras)}"))
-            tls_at = stack.enter_context(serving(bundle, folder / f"tls{len(cameras)}", *secured))
-            accesses = [Access(plain_at), Access(tls_at, tls=tls, token_file=token)]
+            plain, tight = (stack.enter_context(Server(folder, str(bundle), *SERVER, *more)) for more in ((), secured))
+            accesses = [Access(plain.address), Access(tight.address, tls=tls, token_file=token)]
             description = PolicyStream(accesses[0]).describe(threading.Event())
             assert description is not None
             lines = [Line(access, description.policies[0]) for access in accesses]
@@ -124,17 +119,7 @@ def main(argv: list[str]) -> int:
                 worst_ms = max(worst_ms, compare(what, turns[what], lines))
             for line in lines:
                 line.close()
-    verdict = "met" if worst_ms <= PROMISED_MS else "MISSED"
-    print(f"TLS costs at most {worst_ms:.2f} ms of a round trip (p50; reach {PROMISED_MS:g} ms: {verdict})")
-    return 0
-
-
-@contextmanager
-def serving(bundle: Path, logs: Path, *arguments: str) -> Iterator[str]:
-    """A warm server; its address."""
-    logs.mkdir()
-    with Process("server", ours("policy_server", "start", str(bundle), *SERVER, *ENDS, *arguments), logs) as server:
-        yield server.wait_for("serving [").rsplit(" on ", 1)[1]
+    reach(f"TLS costs at most {worst_ms:.2f} ms of a round trip (p50; reach {PROMISED_MS:g})", worst_ms <= PROMISED_MS)
 
 
 def compare(what: str, turns: int, lines: list[Line]) -> float:
@@ -170,4 +155,4 @@ def picture() -> Pixels:
 PICTURE = picture()
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "tls"))
+    start(TlsBench, main)

@@ -10,7 +10,6 @@ ways take turns, block by block, on loopback and behind a line of 100 Mbit/s.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import http.client
 import http.server
@@ -36,6 +35,7 @@ from edge_runtime.config import SyntheticCameraConfig
 from edge_runtime.wire import codec, policy_pb2
 from edge_runtime.wire.messages import Camera, Chunk, Frame, Joint, Observation, Policy
 from scripts.benches.vs_lerobot.line import Line
+from scripts.rig.bench import start
 
 JOINTS = tuple(Joint(f"joint_{n}.pos", "degrees") for n in range(6))
 CAMERAS = tuple(Camera(name, 480, 640) for name in ("static", "wrist"))
@@ -261,16 +261,20 @@ def show(what: str, direct: dict[str, Taken], slow: dict[str, Taken]) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("word", nargs="?", choices=("serve",), help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true", help="a fifth of the round trips")
-    options = parser.parse_args()
-    if options.word:
+@dataclass
+class TransportConfig:
+    """Round trips of the same observation and chunk, five ways."""
+
+    quick: bool = False  # a fifth of the round trips
+    serve: bool = False  # for this bench's own use: the server
+
+
+def main(config: TransportConfig) -> None:
+    if config.serve:
         serve()
         return
-    scale = 1 if options.quick else 5
-    command = [sys.executable, "-m", "scripts.benches.transport", "serve"]
+    scale = 1 if config.quick else 5
+    command = [sys.executable, "-m", "scripts.benches.transport", "--serve"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         ports = json.loads(server.stdout.readline())
@@ -280,4 +284,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(TransportConfig, main)

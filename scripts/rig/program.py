@@ -32,7 +32,7 @@ class Program(Process):
     """`PROGRAM WORD …` for tests and benches: it dies with its context, and a failure shows all its lines."""
 
     stop_s = 0.0
-    patience_s = WAIT_S
+    patience_s: float | None = WAIT_S
 
     def __init__(self, program: str, arguments: Sequence[str], folder: Path) -> None:
         super().__init__(program, ours(MODULES[program], *arguments), cwd=folder)

@@ -5,13 +5,14 @@ python -m scripts.rig.virtual_bus --wire_time --return_delay_us=0     # prints t
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from edge_runtime.virtual_arm.bus import VirtualBus
+from scripts.rig.bench import start
 
 
 @contextmanager
@@ -26,15 +27,19 @@ def virtual_bus(*options: str) -> Iterator[str]:
         yield path  # leaving closes stdin
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--wire_time", action="store_true", help="10 us a byte")
-    parser.add_argument("--return_delay_us", type=float, default=0, help="before each answer")
-    args = parser.parse_args()
-    with VirtualBus(wire_time=args.wire_time, return_delay_s=args.return_delay_us / 1e6) as bus:
+@dataclass
+class BusConfig:
+    """Six virtual servos; ends when stdin closes."""
+
+    wire_time: bool = False  # 10 us a byte
+    return_delay_us: float = 0.0  # before each answer
+
+
+def main(config: BusConfig) -> None:
+    with VirtualBus(wire_time=config.wire_time, return_delay_s=config.return_delay_us / 1e6) as bus:
         print(bus.path, flush=True)
         sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main()
+    start(BusConfig, main)

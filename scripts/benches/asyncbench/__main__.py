@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Literal
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.program import flags
 from scripts.benches.asyncbench import grid, link, method, plots, reach
 from scripts.benches.asyncbench.cell import Cell
 from scripts.benches.asyncbench.evidence import weigh
 from scripts.benches.asyncbench.measure import measure
 from scripts.benches.asyncbench.results import Results
 from scripts.benches.asyncbench.table import Row, to_csv, to_markdown
+from scripts.rig.bench import start
 
 SEEDS = {"default": 100, "quick": 20, "reference": 40}
 
@@ -72,8 +72,7 @@ class BenchConfig:
         return grid.product(self.policy, **axes) if axes else grid.GRIDS[self.chosen](self.policy)
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(BenchConfig, argv, prog="asyncbench")
+def main(config: BenchConfig) -> None:
     cells, results = config.cells(), Results(config.output)
     seeds = range(config.first_seed, config.first_seed + (config.seeds or SEEDS[config.chosen]))
     measure(cells, seeds, results, config.processes or os.cpu_count() or 1, _tell)
@@ -85,7 +84,6 @@ def main(argv: list[str]) -> int:
     plots.against_latency(rows, config.output / "latency.png")
     plots.methods(rows, config.output / "methods.png")
     print(text, end="")
-    return 0
 
 
 def _rows(cells: list[Cell], seeds: range, results: Results) -> list[Row]:
@@ -99,4 +97,4 @@ def _tell(done: int, of_all: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "asyncbench"))
+    start(BenchConfig, main)

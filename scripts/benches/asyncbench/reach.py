@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from scripts.benches.asyncbench.grid import ROWS
 from scripts.benches.asyncbench.table import Row
+from scripts.rig import bench
 
 DEFAULT = "linear_blend"
 FASTER, AT_500_MS = 1.5, "constant-500"
@@ -15,20 +16,21 @@ SMOOTHER, AT_300_MS = 0.5, "constant-300"
 
 def lines(rows: Sequence[Row]) -> list[str]:
     rows = [row for row in rows if row.cell.actions == ROWS]
-    return [f"Reach: {line}" for goal in (_faster, _kept, _smoother) for line in goal(rows)]
+    return [bench.line(what, met) for goal in (_faster, _kept, _smoother) for what, met in goal(rows)]
 
 
-def _faster(rows: Sequence[Row]) -> Iterator[str]:
+def _faster(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
     for row in _where(rows, lambda row: row.cell.link == AT_500_MS and row.cell.threshold == 0.5, DEFAULT):
         seen = row.evidence
         yield (
             f"{DEFAULT} at {AT_500_MS} ms, g = 0.5, {row.cell.world} goal: {seen.speed_up:.2f} times as fast as "
             f"sequential (reach {FASTER}; {seen.speed_up_moving:.2f} without the wait for the first chunk), solved "
-            f"{seen.solved}/{seen.seeds}, difference by chance p = {seen.p_value:.2f}"
+            f"{seen.solved}/{seen.seeds}, difference by chance p = {seen.p_value:.2f}",
+            seen.speed_up >= FASTER,
         )
 
 
-def _kept(rows: Sequence[Row]) -> Iterator[str]:
+def _kept(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
     for base in _where(rows, lambda row: row.cell.link in FAR, "sequential"):
         others = [row for row in rows if row.cell.sequential == base.cell and row is not base]
         if others and base.evidence.solved:
@@ -36,17 +38,19 @@ def _kept(rows: Sequence[Row]) -> Iterator[str]:
             kept = best.evidence.solved / base.evidence.solved
             yield (
                 f"{best.cell.method} at {base.cell.link} ms, {base.cell.world} goal: {kept:.0%} of the success of "
-                f"sequential (reach {KEPT:.0%})"
+                f"sequential (reach {KEPT:.0%})",
+                kept >= KEPT,
             )
 
 
-def _smoother(rows: Sequence[Row]) -> Iterator[str]:
+def _smoother(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
     for row in _where(rows, lambda row: row.cell.link == AT_300_MS, DEFAULT):
         for plain in (other for other in rows if other.cell == row.cell.with_method("latest_only")):
             share = row.evidence.seam_max / plain.evidence.seam_max
             yield (
                 f"{DEFAULT} at {AT_300_MS} ms, g = {row.cell.threshold}, {row.cell.world} goal: largest step at a seam "
-                f"{share:.2f} of latest_only's (reach {SMOOTHER})"
+                f"{share:.2f} of latest_only's (reach {SMOOTHER})",
+                share <= SMOOTHER,
             )
 
 

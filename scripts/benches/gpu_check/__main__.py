@@ -8,7 +8,6 @@ Exits 77 (skipped) on a machine without a GPU, 1 when a provider differs from th
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from edge_runtime.errors import EdgeRuntimeError
-from edge_runtime.program import flags
 from policy_server import bundle
 from policy_server.engines import cache
 from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime
+from scripts.rig.bench import reach, start
 
 SKIPPED = 77
 
@@ -34,8 +33,7 @@ class CheckConfig:
     debug: bool = False
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(CheckConfig, argv, prog="gpu_check", positional="bundles")
+def main(config: CheckConfig) -> int:
     ort = import_onnxruntime()
     available = ort.get_available_providers()
     device = "cpu (dry run)" if config.dry_run else cache.device_name(0)
@@ -46,7 +44,7 @@ def main(argv: list[str]) -> int:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as work:
         wrong = sum(check(config, available, Path(work)))
-    print(f"{wrong} differ from the CPU by too much; {time.monotonic() - began_s:.0f} s")
+    reach(f"{wrong} differ from the CPU by too much; {time.monotonic() - began_s:.0f} s", not wrong)
     return 1 if wrong else 0
 
 
@@ -84,4 +82,4 @@ def check(config: CheckConfig, available: list[str], work: Path) -> Iterator[boo
 
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "gpu_check"))
+    start(CheckConfig, main, positional="bundles")

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from dataclasses import dataclass
 
 import onnxruntime
 
 from edge_runtime.errors import UsageError
-from edge_runtime.program import flags
 from scripts.benches.server import line, reach
+from scripts.rig import bench
 
 
 @dataclass
@@ -29,21 +28,19 @@ class BenchConfig:
     debug: bool = False
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(BenchConfig, argv, prog="server")
+def main(config: BenchConfig) -> None:
     if config.only and config.only not in reach.PARTS:
         raise UsageError(f"only: {config.only} is not one of {', '.join(reach.PARTS)}")
     cores = len(os.sched_getaffinity(0))
     print(f"{platform.machine()}, {cores} cores, onnxruntime {onnxruntime.__version__}, threads {config.threads}")
-    missed = 0
     for part in reach.PARTS if not config.only else [config.only]:
         for each in reach.PARTS[part](line.QUICK if config.quick else line.FULL, config.threads):
-            verdict = {True: "met", False: "MISSED", None: "a number"}[each.met]
-            print(f"Reach: {each.what}: {each.reach}: {each.measured}: {verdict}", flush=True)
-            missed += each.met is False
-    print(f"{missed} missed" if missed else "all met")
-    return 0
+            found = f"{each.what}: {each.reach}: {each.measured}"
+            if each.met is None:
+                print(f"{found}", flush=True)
+            else:
+                bench.reach(found, each.met)
 
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "server"))
+    bench.start(BenchConfig, main)

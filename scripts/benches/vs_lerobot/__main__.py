@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.program import flags
 from scripts.benches.vs_lerobot import processes, table
 from scripts.benches.vs_lerobot.figures import FIGURES
+from scripts.rig.bench import start
 
 SKIPPED = 77
 VERSION = "0.6.1"
@@ -50,8 +50,7 @@ class BenchConfig:
             raise ConfigError(f"seconds: {self.seconds:g} is not in 2..60")
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(BenchConfig, argv, prog="vs_lerobot")
+def main(config: BenchConfig) -> int:
     if config.lerobot_python is None or (version := _version(config.lerobot_python)) is None:
         print(f"skipped: --lerobot_python={config.lerobot_python} is not a Python with lerobot[async]=={VERSION}")
         return SKIPPED
@@ -123,4 +122,4 @@ def _version(python: Path) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "vs_lerobot"))
+    start(BenchConfig, main)

@@ -1,7 +1,5 @@
 """What each rule for `chunk_size_threshold` costs, on simulated round trips: chunks that come too late, and requests.
 
-    python -m scripts.benches.simulate_threshold --chunks=1000000
-
 The rules: `auto` (the runtime's own classes), fixed parts of the chunk, the largest of the last ten and one tick, and
 an oracle that knows the 99 % quantile of what is coming. The queue is the one of `docs/threshold.md`: asked at `rows`
 left, one request in flight, a chunk of n actions at f per second.
@@ -10,19 +8,16 @@ left, one request in flight, a chunk of n actions at f per second.
 from __future__ import annotations
 
 import math
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from edge_runtime.planning.threshold import AutoThreshold, part_of
-from edge_runtime.program import flags
 from edge_runtime.timing import LatencyWindow
+from scripts.rig.bench import reach
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -33,21 +28,15 @@ AFTER_A_RISE = 10  # chunks in which a rise may be to blame
 FIXED = (0.3, 0.5, 0.7, 0.9)
 
 
-@dataclass
-class SimulationConfig:
-    """Rules for the threshold against each other."""
+@dataclass(frozen=True)
+class Simulation:
+    """`chunks` of each kind of latency, of `chunk_size` actions at `fps`; `risk` is what `auto` may take."""
 
-    chunks: int = 1_000_000  # of each kind of latency
+    chunks: int
     chunk_size: int = 50
     fps: float = 30.0
     risk: float = 0.01
     seed: int = 0
-    quick: bool = False  # 50 000 chunks
-    plot: Path | None = None  # PNG of auto at work on steps
-
-    def __post_init__(self) -> None:
-        if self.quick:
-            self.chunks = 50_000
 
 
 @dataclass(frozen=True)
@@ -108,7 +97,7 @@ def _steps(count: int, random: np.random.Generator) -> Floats:
     return choices[index]
 
 
-def rows_of_auto(config: SimulationConfig, seconds: Floats) -> Rows:
+def rows_of_auto(config: Simulation, seconds: Floats) -> Rows:
     """Before each chunk, what the runtime's own rule says from those before it."""
     window = LatencyWindow.for_risk(config.risk, slack_s=1 / config.fps)
     threshold = AutoThreshold(window, config.fps, config.chunk_size)
@@ -119,13 +108,13 @@ def rows_of_auto(config: SimulationConfig, seconds: Floats) -> Rows:
     return rows
 
 
-def rows_of_recent_maximum(config: SimulationConfig, seconds: Floats) -> Rows:
+def rows_of_recent_maximum(config: Simulation, seconds: Floats) -> Rows:
     before = np.concatenate([np.full(RECENT, seconds[0]), seconds[:-1]])
     largest = sliding_window_view(before, RECENT)[: len(seconds)].max(axis=1)
     return np.asarray(np.ceil(largest * config.fps).astype(np.int64) + 1)
 
 
-def rows_of_oracle(config: SimulationConfig, trips: Latencies) -> Rows:
+def rows_of_oracle(config: Simulation, trips: Latencies) -> Rows:
     """The least that keeps each level's own risk."""
     rows = np.empty(len(trips.seconds), np.int64)
     for level in np.unique(trips.level):
@@ -134,7 +123,7 @@ def rows_of_oracle(config: SimulationConfig, trips: Latencies) -> Rows:
     return rows
 
 
-def run(config: SimulationConfig, seconds: Floats, rows: Rows) -> Outcome:
+def run(config: Simulation, seconds: Floats, rows: Rows) -> Outcome:
     """Play the queue. Times are whole ticks; a chunk is merged before the tick that first could execute it."""
     trip = np.ceil(seconds * config.fps).astype(np.int64)
     wanted = np.minimum(rows, config.chunk_size)
@@ -157,14 +146,14 @@ def worst_after_a_rise(trips: Latencies, outcome: Outcome) -> int:
     return int((late[ends] - late[trips.rises]).max(initial=0))
 
 
-def late_at_the_start(config: SimulationConfig, seconds: Floats, runs: int = 2000) -> float:
+def late_at_the_start(config: Simulation, seconds: Floats, runs: int = 2000) -> float:
     """Of the first ten chunks after the cold one, how many come too late, on average over fresh starts."""
     starts = seconds[: runs * (RECENT + 1)].reshape(-1, RECENT + 1)
     late = [np.ceil(start * config.fps) > rows_of_auto(config, start) for start in starts]
     return float(np.sum([each[1:].sum() for each in late]) / len(starts))
 
 
-def rules(config: SimulationConfig, trips: Latencies) -> dict[str, Callable[[], Rows]]:
+def rules(config: Simulation, trips: Latencies) -> dict[str, Callable[[], Rows]]:
     fixed = {
         f"fixed {part:g}": lambda part=part: np.full(len(trips.seconds), part_of(part, config.chunk_size))
         for part in FIXED
@@ -177,10 +166,8 @@ def rules(config: SimulationConfig, trips: Latencies) -> dict[str, Callable[[], 
     }
 
 
-def main(argv: list[str]) -> int:
-    config = flags.parse(SimulationConfig, argv, prog="simulate_threshold")
-    began_s = time.monotonic()
-    verdicts = []
+def play(config: Simulation) -> None:
+    """Print the table, and a line for each reach."""
     print(f"{config.chunks} chunks of {config.chunk_size} at {config.fps:g} Hz, risk {config.risk:g}")
     print(f"{'latency':<11}{'rule':<12}{'starved':>10}{'after a rise':>14}{'requests/s':>12}{'mean rows':>11}")
     for kind, trips in latencies(config.chunks, np.random.default_rng(config.seed)).items():
@@ -192,52 +179,24 @@ def main(argv: list[str]) -> int:
                 f"{outcome.requests_hz:>12.3f}{outcome.level.mean():>11.1f}",
                 flush=True,
             )
-        verdicts.append(_verdict(config, kind, trips, outcomes))
-        if kind == "stepped" and config.plot is not None:
-            plot(config, trips, outcomes["auto"], config.plot)
-    print(*verdicts, sep="\n")
-    print(f"{time.monotonic() - began_s:.0f} s")
-    return 0
+        _judge(config, kind, trips, outcomes)
 
 
-def _verdict(config: SimulationConfig, kind: str, trips: Latencies, outcomes: dict[str, Outcome]) -> str:
+def _judge(config: Simulation, kind: str, trips: Latencies, outcomes: dict[str, Outcome]) -> None:
     auto = outcomes["auto"]
     if not trips.independent:
         worst = worst_after_a_rise(trips, auto)
-        return (
-            f"Reach: auto, {kind}: at most {worst} starved of the {AFTER_A_RISE} chunks after each of "
-            f"{len(trips.rises)} rises (reach 2): {'met' if worst <= 2 else 'missed'}"
+        reach(
+            f"auto, {kind}: at most {worst} starved of the {AFTER_A_RISE} chunks after each of {len(trips.rises)} rises"
+            " (reach 2)",
+            worst <= 2,
         )
+        return
     share = auto.starved[WARM_UP:].mean()
     most = config.risk + 3 * math.sqrt(config.risk * (1 - config.risk) / (config.chunks - WARM_UP))
     ratio = auto.requests_hz / outcomes["oracle"].requests_hz
-    met = share <= most and ratio <= 1.2
-    return (
-        f"Reach: auto, {kind}: {share:.4%} starved (reach {most:.4%}), {ratio:.3f} of the oracle's requests "
-        f"(reach 1.2): {'met' if met else 'missed'}; at a start {late_at_the_start(config, trips.seconds):.2f} of ten"
+    reach(
+        f"auto, {kind}: {share:.4%} starved (reach {most:.4%}), {ratio:.3f} of the oracle's requests (reach 1.2); at a "
+        f"start {late_at_the_start(config, trips.seconds):.2f} of ten",
+        bool(share <= most and ratio <= 1.2),
     )
-
-
-def plot(config: SimulationConfig, trips: Latencies, auto: Outcome, path: Path, chunks: int = 3000) -> None:
-    """The first `chunks` round trips in ticks, and the level at which auto asked."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(10, 4), layout="constrained")
-    needed = trips.seconds[:chunks] * config.fps
-    axis.plot(needed, ".", markersize=2, color="tab:grey", label="round trip (ticks)")
-    axis.step(range(chunks), auto.level[:chunks], color="tab:blue", where="mid", label="auto: rows left when it asks")
-    late = np.flatnonzero(auto.starved[:chunks])
-    axis.plot(late, needed[late], "x", color="tab:red", label="came too late")
-    axis.set_xlabel("chunk")
-    axis.set_ylabel("ticks of 1/30 s, rows")
-    axis.set_ylim(0)
-    axis.legend(loc="upper right")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-
-
-if __name__ == "__main__":
-    sys.exit(flags.run_main(main, sys.argv[1:], "simulate_threshold"))
