@@ -69,6 +69,7 @@ class Bus:
         self._names = dict(names or {})
         self.timeout_s, self._tries, self._echo = timeout_s, retries + 1, echo
         self._lent = False
+        self._has_echoed = False
         self._late_may_come = False
         self._doubts = 0  # how many more questions must be told from those before by their length
         self._turn = 0
@@ -312,8 +313,10 @@ class Bus:
         deadline = self._port.now() + self.timeout_s
         while len(heard) < len(request) and (data := self._owned().read(deadline, len(request) - len(heard))):
             heard += data
-        if not heard or (heard != request and StatusDecoder().feed(heard)):  # nothing, or an answer already
-            self._expect_late()
+        if heard == request:
+            self._has_echoed = True
+            return
+        self._expect_late()
+        if not self._has_echoed and (not heard or StatusDecoder().feed(heard)):  # nothing, or an answer already
             raise BusError(f"{self.port}: the line does not echo: use --robot.echo=false", port=self.port)
-        if heard != request:
-            self.damaged += 1
+        self.damaged += 1  # once it has echoed, it does: this one was lost, and the answer may come all the same

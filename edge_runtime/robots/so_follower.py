@@ -96,10 +96,10 @@ class SOFollower:
         """Set the servos up as LeRobot does and energise them where the arm is; that position.
 
         In this order, so that no force ever meets a goal that is elsewhere: the position is read (twice), made the
-        goal and the goal read back; then memory, `before_torque`, the position again where there is no torque yet, the
-        limits, torque. An arm that a `hold` keeps up keeps its torque, unless a register must be written that a servo
-        keeps over power-off: then it is let down first. A joint that is a little outside its calibrated range is led in
-        at max_speed, until `stop` is set. BusError when it is far outside, or the positions cannot be trusted.
+        goal and the goal read back; then memory, `before_torque`, the position again where there is not all force yet,
+        the limits, torque. An arm that a `hold` keeps up keeps its torque, unless a register must be written that a
+        servo keeps over power-off: then it is let down first. A joint that is a little outside its calibrated range is
+        led in at max_speed, until `stop` is set. BusError when it is far outside, or positions cannot be trusted.
         """
         bus, servos = self._bus, list(IDS.values())
         so_condition.check(bus, self._config)  # again: the server may have been waited for since `open`
@@ -114,17 +114,15 @@ class SOFollower:
             present = so_servos.steady_positions(bus, servos)
         self._rest = {**self._inside(present), **self._rest}  # of the first time, after a fault
         before_torque()
-        if limp_ones := [servo for servo in servos if servo not in energised]:
-            here = so_servos.steady_positions(bus, limp_ones)  # again: it may hang, or a hand may have moved it
-            bus.establish("Goal_Position", here)  # read back: a stale goal with torque on is a blow
-            present |= here
-        edges = self._edges(present)
+        full = self._torque_limits  # servos copy it at power-on only
+        left = bus.read_all("Torque_Limit", servos)
+        weak = [servo for servo in servos if servo not in energised or left[servo] < full[servo]]
+        edges = self._edges(present | so_servos.steady_positions(bus, weak))
         bus.establish("Goal_Velocity", {servo: self._slow_ticks(servo) if servo in edges else 0 for servo in servos})
         for name, value in {"Acceleration": _FASTEST, "Goal_Time": 0}.items():
             bus.establish(name, dict.fromkeys(servos, value))
-        full = self._torque_limits  # servos copy it at power-on only
-        bus.establish("Torque_Limit", full | {servo: min(full[servo], _GENTLE) for servo in edges})
-        bus.establish("Torque_Enable", dict.fromkeys(servos, 1))
+        force = full | {servo: min(full[servo], _GENTLE) for servo in edges}
+        present |= so_servos.energise(bus, {servo: force[servo] for servo in servos if servo in weak or servo in edges})
         bus.establish("Lock", dict.fromkeys(servos, 1))
         pose = self._units(present | self._lead_in(present, edges, stop or threading.Event()))
         logger.info(

@@ -17,6 +17,7 @@ IDS = {joint: number for number, joint in enumerate(JOINTS, start=1)}
 GRIPPER = "gripper"
 STILL_TICKS = 10  # between two readings of an arm at rest
 STEADY_READINGS = 10
+ATTEMPTS = 5  # to give a servo its force
 FAR_GOAL_DEGREES = 3.0  # more than gravity makes a joint that holds itself up hang
 
 FIELD_REGISTERS = {
@@ -120,6 +121,35 @@ def steady_positions(bus: Bus, servos: Collection[int]) -> dict[int, int]:
             motor=missing[0],
         )
     return found
+
+
+def energise(bus: Bus, limits: Mapping[int, int]) -> dict[int, int]:
+    """Give the servos of `limits` (id -> Torque_Limit) their force where they are, which is returned.
+
+    At every attempt the position is read and made the goal anew: an arm may sink while a lost answer is waited for.
+    BusError names the servos that did not confirm.
+    """
+    here: dict[int, int] = {}
+    left = list(limits)
+    for _ in range(ATTEMPTS):
+        if not left:
+            return here
+        present = steady_positions(bus, left)
+        bus.sync_write("Goal_Position", present)
+        if bus.sync_read("Goal_Position", left, tries=1) != present:
+            continue
+        bus.sync_write("Torque_Limit", {servo: limits[servo] for servo in left})
+        bus.sync_write("Torque_Enable", dict.fromkeys(left, 1))
+        here |= present
+        force = bus.sync_read("Torque_Limit", left, tries=1)
+        on = bus.sync_read("Torque_Enable", left, tries=1)
+        left = [servo for servo in left if force.get(servo) != limits[servo] or on.get(servo) != 1]
+    if left:
+        who = ", ".join(map(bus.label, left))
+        raise BusError(
+            f"{bus.port}: no force for {who}: goal, limit and torque did not arrive", port=bus.port, motor=left[0]
+        )
+    return here
 
 
 def tell_other_goals(bus: Bus, energised: Collection[int], present: Mapping[int, int]) -> None:

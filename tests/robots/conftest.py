@@ -1,6 +1,5 @@
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -8,12 +7,11 @@ from edge_runtime.config import SO101FollowerConfig
 from edge_runtime.motors.bus import Bus
 from edge_runtime.robots.so_follower import SOFollower
 from edge_runtime.robots.so_servos import IDS
-from edge_runtime.virtual_arm import bus as virtual_bus
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
+from edge_runtime.virtual_arm.chain import ServoChain
 
-from .bench import POSE, Hurry, Time
-from .wire import Stage, Wire
+from .bench import POSE, FailingPort, Hurry, Stage, Time
 
 
 @pytest.fixture
@@ -41,16 +39,16 @@ def robot(config: SO101FollowerConfig, clock: Time) -> Iterator[SOFollower]:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(tmp_path: Path) -> Stage:
     """An arm that was started and stopped once, so that its memory is as it should be."""
     clock = Time()
-    monkeypatch.setattr(virtual_bus, "time", SimpleNamespace(monotonic=clock))
-    arm = VirtualBus(clock=clock, seed=1)
+    arm = ServoChain(clock=clock, wire_time=True)
     arm.place(POSE)
-    wire = Wire(arm, clock)
+    port = FailingPort(arm, clock)
     write_calibration(tmp_path, "virtual")
-    config = SO101FollowerConfig(id="virtual", port="/dev/wire", calibration_dir=tmp_path)
-    robot = SOFollower(config, clock, Bus(wire, names={number: joint for joint, number in IDS.items()}))
+    config = SO101FollowerConfig(id="virtual", port="virtual", calibration_dir=tmp_path)
+    robot = SOFollower(config, clock, Bus(port, names={number: joint for joint, number in IDS.items()}))
+    robot.open()
     robot.prepare()
     robot.stop("limp", Hurry())
-    return Stage(arm, wire, clock, robot)
+    return Stage(arm, port, clock, robot)

@@ -200,7 +200,8 @@ def test_an_arm_that_is_set_up_keeps_its_torque(config: SO101FollowerConfig, arm
     arm.log.clear()
     with SOFollower(config, clock) as robot:
         robot.prepare()
-        assert [entry.values[1] for entry in arm.log.writes("Torque_Enable")] == [{"Torque_Enable": 1}]
+        assert not arm.log.writes("Torque_Enable")
+        assert not arm.log.writes("Torque_Limit")
         assert not arm.log.writes("P_Coefficient")
         config.position_p_coefficient = 20
     arm.log.clear()
@@ -209,7 +210,7 @@ def test_an_arm_that_is_set_up_keeps_its_torque(config: SO101FollowerConfig, arm
         words = sequence(arm, "Torque_Limit", "Torque_Enable", "P_Coefficient")
         first, off = words.index("write Torque_Limit"), words.index("write Torque_Enable")
         assert first < off < words.index("write P_Coefficient")  # it is let down, not dropped
-        assert words[-2:] == ["write Torque_Enable", "read Torque_Enable"]
+        assert words[-4:-2] == ["write Torque_Limit", "write Torque_Enable"]
 
 
 def test_torque_that_is_on_with_another_goal_moves_nothing(

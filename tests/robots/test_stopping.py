@@ -8,12 +8,12 @@ import pytest
 
 from edge_runtime.config import SO101FollowerConfig
 from edge_runtime.errors import BusError, BusTimeout
+from edge_runtime.motors.bus import Bus
 from edge_runtime.motors.stopping import LIMP_S
 from edge_runtime.robots.so_follower import SOFollower
 from edge_runtime.virtual_arm.bus import VirtualBus
 
-from .bench import CALM, IDS, POSE, Hurry, Time, held, sequence
-from .wire import Stage
+from .bench import CALM, IDS, POSE, Hurry, Stage, Time, held, sequence
 
 
 def test_limp_ramps_then_lets_go(robot: SOFollower, arm: VirtualBus, clock: Time) -> None:
@@ -305,14 +305,16 @@ def test_writes_that_fail_in_the_ramp_do_not_leave_torque_on(
     assert "while the arm was let go, the line failed 12 times, at last: takes no more bytes" in caplog.messages
 
 
-def test_a_lost_echo_does_not_leave_torque_on(config: SO101FollowerConfig, arm: VirtualBus, clock: Time) -> None:
-    arm.inject({"fault": "echo"})
-    config.echo = True
-    with SOFollower(config, clock) as robot:
-        robot.prepare()
-        arm.inject({"fault": "echo", "rate": 0.8})
-        robot.stop("limp", Hurry())
-    assert held(arm, "Torque_Enable") == [0] * 6
+def test_a_lost_echo_does_not_leave_torque_on(stage: Stage) -> None:
+    """Nor does it end a start: once the line has echoed, an echo that does not come was lost."""
+    stage.arm.inject({"fault": "echo"})
+    stage.robot._bus = Bus(stage.port, echo=True)
+    assert stage.robot._bus.ping(1)
+    stage.arm.inject({"fault": "lost_echo", "rate": 0.2})
+    stage.robot.prepare()
+    assert held(stage.arm, "Torque_Enable") == [1] * 6
+    stage.robot.stop("limp", Hurry())
+    assert held(stage.arm, "Torque_Enable") == [0] * 6
 
 
 def test_what_did_not_confirm_keeps_no_force_from_the_others_and_can_be_stopped_again(stage: Stage) -> None:
