@@ -87,7 +87,7 @@ def test_all_is_well_and_nothing_moves(folder: Path) -> None:
     seen = {line.split()[1]: line.split()[0] for line in lines if line.startswith("  ") and line[2] in "✓!–"}
     assert list(seen) == [
         *("python", "packages", "onnxruntime", "disk", "real", "jitter"),
-        *("port", "servos", "supply", "temperature", "bus", "calibration", *arm["cameras"]),
+        *("port", "servos", "supply", "temperature", "alarms", "bus", "calibration", *arm["cameras"]),
         *("reachable", "policy", "fits", "handshake", "torque"),
     ]
     by_host = {"real", "jitter", "disk", "bus", "handshake", *arm["cameras"]}  # how busy and how full it is
