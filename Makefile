@@ -19,7 +19,7 @@ check: build  ## lint, types, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint cython_ext  # it looks for pycodestyle there
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint cython_ext scripts/rig/race.pyx  # it looks for pycodestyle there
 	$(BIN)/python -m scripts.benches.house
 	$(MAKE) --no-print-directory protos
 	git diff --exit-code -- edge_runtime/wire
@@ -42,7 +42,11 @@ test-export: .venv-export/ready  ## what needs torch, in an environment of its o
 test-lerobot:  ## live against LeRobot 0.4.4, by the Python that has it (and pytest, onnx, onnxscript)
 	$(LEROBOT_PYTHON) -m pytest -m lerobot tests/export/test_lerobot.py $(ARGS)
 
-build: $(VENV)/ready
+build: $(VENV)/ready scripts/rig/race.c
+
+# for the tests: the ring beside a reader that races it, in no wheel; -ffp-contract as in pyproject.toml
+scripts/rig/race.c: scripts/rig/race.pyx $(SOURCES) $(VENV)/ready
+	PYTHONWARNINGS=ignore CFLAGS="-O2 -ffp-contract=off" $(BIN)/cythonize --quiet --force --inplace $<
 
 # setuptools calls its own table for extensions experimental, and says so at every build
 $(VENV)/ready: $(SOURCES)
@@ -59,4 +63,4 @@ $(VENV)/ready: $(SOURCES)
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info $(VENV) .venv-export edge_runtime/*.so
+	rm -rf build dist *.egg-info $(VENV) .venv-export edge_runtime/*.so scripts/rig/race*.so scripts/rig/race.c

@@ -130,4 +130,3 @@ include "histogram.pxi"  # durations, counted by one thread and read by others
 include "record.pxi"    # what the loop tells of a timestep
 include "realtime.pxi"  # SCHED_FIFO, and memory that stays
 include "loop.pxi"      # read, pick, guard, write, sleep
-include "race.pxi"      # for the tests: a reader that races the writer

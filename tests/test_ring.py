@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_runtime._realtime import AGGREGATE, HOLE, PICKED, STARVED, ActionRing, LinearBlend, TemporalEnsemble, race
+from edge_runtime import _realtime
+from edge_runtime._realtime import AGGREGATE, HOLE, PICKED, STARVED, ActionRing, LinearBlend, TemporalEnsemble
 from edge_runtime.errors import ConfigError
+from scripts.rig import race
 
 JOINTS = 3
 Floats = npt.NDArray[np.float32]
@@ -354,14 +357,14 @@ def test_a_chunk_may_be_read_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "aggregate", [(0.0, 1.0), (0.3, 0.7), LinearBlend(6), TemporalEnsemble(0.01), lambda old, new: new]
+    "aggregate", [(0.0, 1.0), (0.3, 0.7), race.LinearBlend(6), race.TemporalEnsemble(0.01), lambda old, new: new]
 )
 def test_no_row_is_torn_and_no_timestep_comes_twice_under_merges_from_another_thread(
     aggregate: tuple[float, float] | LinearBlend | TemporalEnsemble | Callable[[Floats, Floats], Floats],
 ) -> None:
-    ring = ActionRing(200, 6, aggregate)
+    ring = race.ActionRing(200, 6, aggregate)
     results: list[tuple[int, int, int]] = []
-    reader = threading.Thread(target=lambda: results.append(race(ring, 50_000)), daemon=True)
+    reader = threading.Thread(target=lambda: results.append(race.race(ring, 50_000)), daemon=True)
     starts = np.random.default_rng(0)
     reader.start()
     while reader.is_alive():
@@ -373,3 +376,9 @@ def test_no_row_is_torn_and_no_timestep_comes_twice_under_merges_from_another_th
     assert (torn, back) == (0, 0)
     assert ring.cursor >= 50_000
     assert ring.stale_chunks > 0
+
+
+def test_the_product_has_no_reader_that_races() -> None:
+    """Also in `.ci/run`, where the wheel is what is imported."""
+    assert not hasattr(_realtime, "race")
+    assert [entry for entry in Path(_realtime.__file__).parent.rglob("*race*") if entry.suffix in (".so", ".pyx")] == []

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from scripts.rig.bench import reach
+
 ROOT = Path(__file__).resolve().parents[2]
 MOST = {"edge_runtime": (20, 90), "policy_server": (11, 24)}  # rooms and arrows that a package may have
 Arrows = dict[str, set[str]]
@@ -87,6 +89,8 @@ def main() -> int:
             f"{name} {lines(name)}" for name in ("edge_runtime", "policy_server", "cython_ext", "scripts", "tests")
         ),
     )
+    ours, server = lines("scripts"), lines("policy_server")
+    reach(f"scripts has {ours} lines, fewer than policy_server's {server}", ours < server)
     return 1 if missed else 0
 
 

@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edge_runtime._realtime import ActionRing, race
+from edge_runtime._realtime import ActionRing
+from scripts.rig import race as raced
 from scripts.rig.bench import reach, start
+from scripts.rig.race import race
 
 ROWS, JOINTS = 50, 6
 
@@ -110,7 +112,7 @@ def stress(rows: int) -> bool:
 
     Chunks with random starts are merged meanwhile.
     """
-    ring, starts = ActionRing(4 * ROWS, JOINTS), np.random.default_rng(1)
+    ring, starts = raced.ActionRing(4 * ROWS, JOINTS), np.random.default_rng(1)
     result: list[tuple[int, int, int]] = []
     reader = threading.Thread(target=lambda: result.append(race(ring, rows)), daemon=True)
     began = time.monotonic()

@@ -15,7 +15,6 @@ from edge_runtime.errors import StreamError
 
 PREFIX = "edge_runtime_"
 ANSWER_S = 2.0
-HEALTH = ("misses_total", "temperature", "load", "voltage", "current")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-# -- for the tests --------------------------------------------------------------------------------------------------
+# cython: language_level=3, auto_pickle=False
+# cython: boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The compiled module once more, with a reader that races the ring's writer: for tests, and in no wheel."""
 
-from libc.stdint cimport int64_t
+include "../../cython_ext/_realtime.pyx"
 
 
 def race(ActionRing ring not None, int64_t rows):

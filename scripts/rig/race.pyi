@@ -1,0 +1,5 @@
+from edge_runtime._realtime import ActionRing as ActionRing
+from edge_runtime._realtime import LinearBlend as LinearBlend
+from edge_runtime._realtime import TemporalEnsemble as TemporalEnsemble
+
+def race(ring: ActionRing, rows: int) -> tuple[int, int, int]: ...
