@@ -1,4 +1,4 @@
-"""The whole edge as a process on the virtual arm: start-up, stops, memory, CPU, and the rate on a slow link.
+"""The whole edge as a process on the virtual arm: import, start-up, stops, memory, CPU, and the rate on a slow link.
 
 python -m scripts.benches.edge            # three runs of 60 s through the slow link
 python -m scripts.benches.edge --quick
@@ -12,6 +12,8 @@ import csv
 import json
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -32,6 +34,7 @@ from scripts.rig.usage import cpu_s, memory_mb
 
 MEGABIT = 1_000_000 / 8
 FPS = 30
+IMPORT_S = 0.05
 SETTLED_S = 0.5  # for who stopped the arm to let go of the port
 
 
@@ -44,6 +47,7 @@ class EdgeConfig:
 
 def main(config: EdgeConfig) -> None:
     quick = config.quick
+    import_time(runs=5 if quick else 20)
     with tempfile.TemporaryDirectory(prefix="bench-edge-") as name, ExitStack() as stack:
         folder = Path(name)
         arm = stack.enter_context(Arm(folder, "--cameras=[]"))
@@ -52,6 +56,18 @@ def main(config: EdgeConfig) -> None:
         stops(folder, arm, server, runs=2 if quick else 5)
         slow_link(folder, arm, server, seconds=10 if quick else 60, runs=1 if quick else 3)
         two_cameras(folder, arm, seconds=5 if quick else 20)
+
+
+def import_time(runs: int) -> None:
+    """Of the package alone, each time in an interpreter of its own."""
+    program = "import time; began = time.perf_counter(); import edge_runtime; print(time.perf_counter() - began)"
+    took = [float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(runs)]
+    median_s = statistics.median(took)
+    reach(
+        f"import edge_runtime: median {median_s * 1e3:.1f} ms (of {runs}, {min(took) * 1e3:.1f} to "
+        f"{max(took) * 1e3:.1f}; reach {IMPORT_S * 1e3:g} ms)",
+        median_s <= IMPORT_S,
+    )
 
 
 def start_up(folder: Path, arm: Arm, server: Server, runs: int) -> None:
