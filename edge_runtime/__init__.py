@@ -6,9 +6,11 @@ Each name below is loaded when it is first used: to import the package costs no 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as type checkers know it; `typing` itself would be most of what the import costs
 if TYPE_CHECKING:
+    from typing import Any
+
     from edge_runtime.cameras import Camera, CameraFrame
     from edge_runtime.config import StartConfig
     from edge_runtime.errors import (

@@ -35,7 +35,7 @@ def test_each_name_is_what_a_type_checker_takes_it_for() -> None:
     told = {
         alias.name: getattr(importlib.import_module(str(node.module)), alias.name)
         for node in block.body
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and node.module != "typing"
         for alias in node.names
     }
     assert {name: getattr(edge_runtime, name) for name in EXPORTED} == told
@@ -60,8 +60,7 @@ def modules_after(program: str) -> set[str]:
 
 def test_nothing_is_loaded_until_a_name_is_used() -> None:
     before = modules_after("import edge_runtime")
-    assert {name for name in before if name.startswith("edge_runtime")} == {"edge_runtime"}
-    assert before & {"numpy", "grpc", "cv2", "yaml", "draccus"} == set()
-    assert len(before) <= 50  # of the standard library, for `importlib` and `typing`
+    assert before == {"edge_runtime"}
     after = modules_after("import edge_runtime; edge_runtime.StreamError")
-    assert after - before == {"edge_runtime.errors"}
+    assert {name for name in after if name.startswith("edge_runtime")} == {"edge_runtime", "edge_runtime.errors"}
+    assert after & {"numpy", "grpc", "cv2", "yaml", "draccus"} == set()
