@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -31,6 +32,7 @@ from policy_server.door.sending import BoundedSending
 from policy_server.engines import Engine, open_engine
 from policy_server.engines.providers import Runtime, check
 from policy_server.metrics import ServerCollector
+from policy_server.serving.fairness import DecodingTurns
 from policy_server.serving.model import Model
 from policy_server.serving.models import PROGRESS_S, Models
 from policy_server.serving.service import DESCRIBE_PLACES, SERVICE, PolicyService
@@ -76,6 +78,7 @@ class PolicyServer:
             partial(
                 Model,
                 open_engine=load_engine,
+                decoding=DecodingTurns(len(os.sched_getaffinity(0))),
                 max_batch=max_batch,
                 batch_window_s=config.batch_window_ms / 1e3,
                 inject_s=config.inject_latency_ms / 1e3,
@@ -86,7 +89,8 @@ class PolicyServer:
         self._deadlines = Deadlines()
         self._service = PolicyService(
             self._models,
-            admission=Admission(config.max_sessions, config.limits.sessions_per_peer),
+            admission=Admission(config.max_sessions, config.limits.sessions_per_peer, self._access.peers),
+            peers=self._access.peers,
             limits=config.limits,
             deadlines=self._deadlines,
             refused=refused,
@@ -101,7 +105,7 @@ class PolicyServer:
             self._doors.append(Exposition(config.metrics_port, seen, *process))
         self._open = ExitStack()
         bounded = BoundedSending(self._deadlines, config.limits.unfinished_s, refused)
-        self._health = Health({SERVICE}, HEALTH_PLACES, config.limits.handshake_s, self._deadlines)
+        self._health = Health({SERVICE}, HEALTH_PLACES, config.limits.handshake_s, self._deadlines, self._access.peers)
         streams = config.max_sessions + HEALTH_PLACES + DESCRIBE_PLACES
         self.workers = streams + SPARE_WORKERS
         self._grpc = grpc.server(

@@ -9,6 +9,7 @@ import grpc
 from edge_runtime.errors import ConfigError, EdgeRuntimeError
 from policy_server.config import ServerConfig
 from policy_server.door.address import Address
+from policy_server.door.peers import Peers
 from policy_server.door.refusals import Refusals
 from policy_server.door.tls import ServerTls
 from policy_server.door.tokens import Tokens
@@ -17,7 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class Access:
-    """TLS and tokens as configured. `lacks` names what a server that can be reached from elsewhere should have."""
+    """TLS and tokens as configured. `lacks` names what a server that can be reached from elsewhere should have.
+
+    `peers` tells callers apart.
+    """
 
     def __init__(self, config: ServerConfig, listen: Address, refused: Refusals) -> None:
         """Raises ConfigError beyond loopback without TLS or without a proof of who it is, unless `insecure`."""
@@ -29,6 +33,7 @@ class Access:
             )
         self._tls = ServerTls(config.tls) if config.tls.cert is not None else None
         self._tokens = Tokens(config.token_file, refused) if config.token_file is not None else None
+        self.peers = Peers(config.trusted_proxies, self._tokens)
 
     @property
     def credentials(self) -> grpc.ServerCredentials | None:

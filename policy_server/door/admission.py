@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from urllib.parse import unquote
 
 import grpc
 
-_IPV6_HOME = 64  # bits: a peer with one IPv6 address has the whole network
+from policy_server.door.peers import Peers
 
 
 class Fault(Exception):
@@ -23,9 +21,10 @@ class Fault(Exception):
 
 
 class Admission:
-    """Counts `what` by peer. `max_per_peer` 0 = no limit but that of all; peers on this machine have none either."""
+    """Counts `what` by address. `max_per_peer` 0 = no limit but that of all; a peer without address has none either."""
 
-    def __init__(self, places: int, max_per_peer: int, what: str = "sessions") -> None:
+    def __init__(self, places: int, max_per_peer: int, peers: Peers, what: str = "sessions") -> None:
+        self._peers = peers
         self._places = places
         self._max_per_peer = max_per_peer
         self._what = what
@@ -35,7 +34,7 @@ class Admission:
 
     def enter(self, guest: Hashable, peer: str) -> None:
         """A place for `guest`, as long as it does not leave. Raises Fault (RESOURCE_EXHAUSTED) when there is none."""
-        home = home_of(peer)
+        home = self._peers.home(peer)
         with self._lock:
             if len(self._homes) >= self._places:
                 raise Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, f"all {self._places} {self._what} are taken")
@@ -66,18 +65,3 @@ class Admission:
             home = self._homes.pop(guest, None)
             if home is not None:
                 self._count -= Counter({home: 1})  # in place, and forgets a home that has none left
-
-
-def home_of(peer: str) -> str:
-    """What of gRPC's `peer` says who it is: an address, of IPv6 its /64; empty for a peer on this machine."""
-    kind, _, rest = unquote(peer).partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return ""
-    address = ipaddress.ip_address(rest.rpartition(":")[0].strip("[]").partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address
-    if address.is_loopback:
-        return ""
-    if isinstance(address, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((address, _IPV6_HOME), strict=False))
-    return str(address)

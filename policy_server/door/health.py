@@ -13,6 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from policy_server.door.admission import Admission
 from policy_server.door.deadlines import Deadlines
+from policy_server.door.peers import Peers
 
 SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
@@ -24,9 +25,11 @@ class Health:
     that the worker that waits for its one message can be given up after `message_s`.
     """
 
-    def __init__(self, services: Collection[str], places: int, message_s: float, deadlines: Deadlines) -> None:
+    def __init__(
+        self, services: Collection[str], places: int, message_s: float, deadlines: Deadlines, peers: Peers
+    ) -> None:
         self._services = {"", *services}
-        self._admission = Admission(places, places // 2, "questions about health")
+        self._admission = Admission(places, places // 2, peers, "questions about health")
         self._message_s = message_s
         self._deadlines = deadlines
         self._changed = threading.Condition()

@@ -19,6 +19,7 @@ from policy_server.door.admission import Fault
 from policy_server.engines import Engine
 from policy_server.engines.providers import NAMES
 from policy_server.serving.cleaning import match_keys
+from policy_server.serving.fairness import DecodingTurns, Share
 from policy_server.serving.load import Load
 from policy_server.serving.model_stats import ModelStats
 from policy_server.serving.outbox import Outbox
@@ -31,7 +32,10 @@ log = logging.getLogger(__name__)
 class Model:
     """Keeps the name under which it is offered; the bundle behind it can be replaced. `batching` is the scheduler's."""
 
-    def __init__(self, bundle: Bundle, open_engine: Callable[[Bundle], Engine], **batching: Any) -> None:
+    def __init__(
+        self, bundle: Bundle, open_engine: Callable[[Bundle], Engine], decoding: DecodingTurns, **batching: Any
+    ) -> None:
+        self._decoding = decoding
         self.name = bundle.policy.name
         self.policy = bundle.policy
         self._observations = bundle.n_obs_steps
@@ -57,7 +61,7 @@ class Model:
     def overloaded(self) -> bool:
         return self._load.is_overloaded(time.monotonic())
 
-    def open_session(self, hello: Hello, name: str, outbox: Outbox) -> Session:
+    def open_session(self, hello: Hello, name: str, outbox: Outbox, share: Share) -> Session:
         """A session for the robot that says `hello`, its welcome in the outbox.
 
         Raises ProtocolError when robot and policy do not fit, Fault when the model is not to be had.
@@ -74,7 +78,9 @@ class Model:
                 keys,
                 observations=self._observations,
                 name=name,
+                share=share,
                 queue=self.scheduler,
+                decoding=self._decoding,
                 outbox=outbox,
             )
             outbox.put(Welcome(self.policy))

@@ -1,8 +1,8 @@
 """Sessions that have something -> a batch -> the engine -> answers; one thread for each model.
 
 1. The engine never waits for company (unless `batch_window_s` says so): when it falls free it takes what is there.
-2. Most urgent first, at most `max_batch`. Urgency is a time, so that whoever waits gets ahead of all who come later:
-   nobody starves.
+2. Fair shares first, by turns: a name, an address, a session that had fewer chunks goes before one that had more. Among
+   those that had as many, the most urgent first. What a robot says of its urgency moves it within a round only.
 3. An engine can be replaced while it serves: the new one is loaded and warmed up beside it, and takes over between
    two batches. So a batch is of one engine, and so is everything that is answered from it.
 4. A batch that raises is halved until the one that is to blame stands alone; the others get their chunks. So does a
@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import time
@@ -24,6 +23,7 @@ from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.engines import Engine
 from policy_server.serving.cleaning import Inputs, prepare
+from policy_server.serving.fairness import FairOrder, Share
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,12 @@ class Source(Protocol):
     """Somebody who has something to run: a session."""
 
     @property
+    def share(self) -> Share:
+        """Whose turns it takes."""
+
+    @property
     def urgency(self) -> float:
-        """The lesser goes first: a monotonic time in seconds."""
+        """The lesser goes first among those that had as many turns: a monotonic time in seconds."""
 
     def take(self) -> Work | None:
         """What is newest, which then is no longer there; None if it has gone."""
@@ -99,6 +103,7 @@ class Scheduler:
         self._inject_s = inject_s
         self._ready = threading.Condition()
         self._sources: set[Source] = set()
+        self._order = FairOrder()
         self._handing_over = threading.Lock()
         self._stopping = threading.Event()
         self._serving = _EngineThread(name, open_engine, lambda: True, self._run)
@@ -186,7 +191,7 @@ class Scheduler:
         self.progress = progress
 
     def _next(self, over: threading.Event) -> list[Source]:
-        """The most urgent sources, once there are any; none = this engine's time is over."""
+        """The sources whose turn it is, once there are any; none = this engine's time is over."""
         with self._ready:
             self._ready.wait_for(lambda: self._sources or over.is_set())
             if self._batch_window_s:
@@ -195,8 +200,12 @@ class Scheduler:
                 )
             if over.is_set():
                 return []
-            chosen = heapq.nsmallest(self._max_batch, self._sources, key=lambda source: source.urgency)
-            self._sources.difference_update(chosen)
+            chosen: list[Source] = []
+            while self._sources and len(chosen) < self._max_batch:
+                source = self._order.pick(self._sources)
+                self._order.charge(source.share)
+                self._sources.remove(source)
+                chosen.append(source)
             return chosen
 
     def _serve(self, engine: Engine, batch: Sequence[Work]) -> None:

@@ -6,6 +6,7 @@ reader decides how the stream ends and says so through the outbox: as agreed, or
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 import threading
@@ -35,8 +36,10 @@ from edge_runtime.wire.messages import (
 from policy_server.config import LimitsConfig
 from policy_server.door.admission import Admission, Fault
 from policy_server.door.deadlines import Deadlines
+from policy_server.door.peers import Peers
 from policy_server.door.refusals import Refusals
 from policy_server.door.stream_limits import StreamLimits
+from policy_server.serving.fairness import Share
 from policy_server.serving.model import Model
 from policy_server.serving.model_stats import ModelStats
 from policy_server.serving.models import Models
@@ -57,6 +60,7 @@ class PolicyService:
         models: Models,
         *,
         admission: Admission,
+        peers: Peers,
         limits: LimitsConfig,
         deadlines: Deadlines,
         refused: Refusals,
@@ -64,11 +68,13 @@ class PolicyService:
     ) -> None:
         self._models = models
         self._admission = admission
+        self._peers = peers
+        self._numbers = itertools.count()  # of sessions
         self._limits = limits
         self._deadlines = deadlines
         self._refused = refused
         self._version = version
-        self._asking = Admission(DESCRIBE_PLACES, DESCRIBE_PLACES // 2, "questions about policies")
+        self._asking = Admission(DESCRIBE_PLACES, DESCRIBE_PLACES // 2, peers, "questions about policies")
         self._lock = threading.Lock()
         self._streams: set[Outbox] = set()
         self._stopping = False
@@ -108,8 +114,12 @@ class PolicyService:
         try:
             self._enter(outbox, context)
             greeted: Future[tuple[Model, Session]] = Future()
+            share = (*self._peers.share(context), next(self._numbers))
             threading.Thread(
-                target=self._read, args=(requests, outbox, limits, greeted, context.peer()), name="reader", daemon=True
+                target=self._read,
+                args=(requests, outbox, limits, greeted, context.peer(), share),
+                name="reader",
+                daemon=True,
             ).start()
             handshake_s = self._limits.handshake_s
             try:
@@ -172,10 +182,11 @@ class PolicyService:
         limits: StreamLimits,
         greeted: Future[tuple[Model, Session]],
         peer: str,
+        share: Share,
     ) -> None:
         """The reader's thread: until the robot has nothing more to say, says something wrong, or is gone."""
         try:
-            model, session = self._greet(next(requests), outbox, peer)
+            model, session = self._greet(next(requests), outbox, peer, share)
         except (StopIteration, grpc.RpcError) as error:
             error.__traceback__ = None  # see below
             greeted.set_exception(_Gone())
@@ -221,7 +232,7 @@ class PolicyService:
             if whole is not None:
                 session.feed(*whole)
 
-    def _greet(self, first: bytes, outbox: Outbox, peer: str) -> tuple[Model, Session]:
+    def _greet(self, first: bytes, outbox: Outbox, peer: str, share: Share) -> tuple[Model, Session]:
         """The session that a Hello asks for. Raises ProtocolError (no Hello), Fault (not to be had)."""
         hello = codec.decode_hello(envelope.parse(pb.ClientMessage, first, envelope.FROM_ROBOT))
         model = self._models.get(hello.model)
@@ -230,7 +241,7 @@ class PolicyService:
             raise Fault(grpc.StatusCode.NOT_FOUND, reason)
         name = f"{hello.robot or 'robot'} at {unquote(peer)}"
         try:
-            session = model.open_session(hello, name, outbox)
+            session = model.open_session(hello, name, outbox, share)
         except ProtocolError as error:
             raise Fault(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
         log.info("%s runs %s", name, model.name)

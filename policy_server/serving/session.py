@@ -37,6 +37,7 @@ from edge_runtime.wire.messages import (
     Skipped,
 )
 from policy_server.serving.cleaning import KeyMap, preprocess
+from policy_server.serving.fairness import DecodingTurns, Share
 from policy_server.serving.filter import Filter
 from policy_server.serving.history import History, stacked
 from policy_server.serving.outbox import Outbox
@@ -50,7 +51,7 @@ INTERNAL = 13
 
 PACE_OVER = 8  # intervals between chunks
 FURTHEST_DEADLINE_S = 10.0  # whatever a robot claims to have left
-MUST_GO_AHEAD_S = 1.0  # one that must go passes an ordinary one until that has been overdue for so long
+MUST_GO_AHEAD_S = 1.0  # one that must go passes an ordinary one that had as many turns, by so much
 
 
 class Queue(Protocol):
@@ -60,14 +61,26 @@ class Queue(Protocol):
 
 
 class Session:
-    """Fed by its stream's reader, emptied by the scheduler. `name` is for the log."""
+    """Fed by its reader, emptied by the scheduler. `name` is for the log, `share` says whose turns it takes."""
 
     def __init__(
-        self, hello: Hello, policy: Policy, keys: KeyMap, *, observations: int, name: str, queue: Queue, outbox: Outbox
+        self,
+        hello: Hello,
+        policy: Policy,
+        keys: KeyMap,
+        *,
+        observations: int,
+        name: str,
+        share: Share,
+        queue: Queue,
+        decoding: DecodingTurns,
+        outbox: Outbox,
     ) -> None:
         """`observations`: how many of the last ones the policy looks at."""
         self.policy = policy
         self.name = name
+        self.share = share
+        self._decoding = decoding
         self._keys = keys
         self._rows = hello.actions_per_chunk or policy.chunk_size
         self._queue = queue
@@ -132,16 +145,18 @@ class Session:
             self._must_go |= observation.must_go
             urgent = self._must_go
         self._supersede(displaced)
-        skip = None if urgent else self._filter.verdict(observation)  # may decode: not while the engine waits for us
-        if skip is not None:
-            self._answer(Skipped(observation.id, skip), skip)
-            return
-        admitted_s = time.monotonic()
-        try:
-            inputs = preprocess(observation, self._keys)
-        except ProtocolError as error:
-            self._fail(observation, INVALID_ARGUMENT, error)
-            return
+        with self._decoding.turn(self.share):
+            # May decode, as may what follows: not while the engine waits for us.
+            skip = None if urgent else self._filter.verdict(observation)
+            if skip is not None:
+                self._answer(Skipped(observation.id, skip), skip)
+                return
+            admitted_s = time.monotonic()
+            try:
+                inputs = preprocess(observation, self._keys)
+            except ProtocolError as error:
+                self._fail(observation, INVALID_ARGUMENT, error)
+                return
         queued_s = time.monotonic()
         spent = ServerTimes(receive=receive_s, admit=admitted_s - arrived_s, prepare=queued_s - admitted_s)
         due_s = arrived_s + min(observation.runs_dry_in_s, FURTHEST_DEADLINE_S)
@@ -178,6 +193,7 @@ class Session:
             self._closed = True
             self._waiting = None
             self._filter.reset()
+            self._history.clear()
 
     def tally(self) -> str:
         """What was answered so far, for the log: `120 chunks, 3 similar`."""

@@ -20,8 +20,9 @@ from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Chunk, Frame, Observation, Ping, Policy
 from policy_server import bundle
 from policy_server.config import LimitsConfig, ServerConfig
-from policy_server.door.admission import Admission, Fault, home_of
+from policy_server.door.admission import Admission, Fault
 from policy_server.door.deadlines import Deadlines
+from policy_server.door.peers import Peers
 from policy_server.door.stream_limits import StreamLimits
 from policy_server.server import PolicyServer
 from scripts.rig.bundles import write_bundle
@@ -173,7 +174,7 @@ def test_who_says_nothing_for_long_is_ended(tiny: Path, policy: Policy) -> None:
 
 
 def test_one_peer_may_not_have_all_sessions() -> None:
-    admission = Admission(4, max_per_peer=2)
+    admission = Admission(4, 2, Peers())
     admission.enter("a", "ipv4:192.0.2.7:1000")
     admission.enter("b", "ipv4:192.0.2.7:1001")
     with pytest.raises(Fault, match=r"192\.0\.2\.7 has 2 sessions, which is all it may") as fault:
@@ -202,7 +203,21 @@ def test_one_peer_may_not_have_all_sessions() -> None:
     ],
 )
 def test_who_a_peer_is(peer: str, home: str) -> None:
-    assert home_of(peer) == home
+    assert Peers().home(peer) == home
+
+
+def test_what_comes_through_a_trusted_proxy_has_no_address() -> None:
+    peers = Peers(["192.0.2.7", "2001:db8:1::/48"])
+    assert [peers.home(f"ipv4:192.0.2.{last}:40000") for last in (7, 8)] == ["", "192.0.2.8"]
+    assert peers.home("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:40000") == ""
+    with pytest.raises(ConfigError, match=r"trusted_proxies: 'balancer' is neither an address nor a network"):
+        Peers(["balancer"])
+
+
+def test_many_sessions_through_a_trusted_proxy_are_not_of_one_peer() -> None:
+    admission = Admission(4, 1, Peers(["192.0.2.0/24"]))
+    for number in range(4):
+        admission.enter(number, f"ipv4:192.0.2.7:{1000 + number}")
 
 
 def own_address() -> str:
@@ -314,7 +329,7 @@ def test_a_connection_begins_fewer_calls_than_there_are_workers(tiny: Path) -> N
 
 
 def test_questions_are_counted_by_peer() -> None:
-    asking = Admission(4, max_per_peer=2, what="questions about policies")
+    asking = Admission(4, 2, Peers(), "questions about policies")
     asking.enter("a", "ipv4:192.0.2.7:1000")
     asking.enter("b", "ipv4:192.0.2.7:1001")
     with pytest.raises(Fault, match=r"192\.0\.2\.7 has 2 questions about policies, which is all it may"):

@@ -55,8 +55,9 @@ class Echo:
 class Asker:
     """A source that has one thing, and keeps what became of it."""
 
-    def __init__(self, name: float, urgency: float = 0.0) -> None:
+    def __init__(self, name: float, urgency: float = 0.0, share: tuple[Any, ...] = ()) -> None:
         self.name = name
+        self.share = share or (self,)
         self.urgency = urgency
         self.answers: queue.SimpleQueue[tuple[Any, Timing] | Exception] = queue.SimpleQueue()
 
@@ -98,6 +99,51 @@ def test_most_urgent_first_and_no_more_than_fit(engine: Echo) -> None:
             scheduler.submit(Asker(name, urgency=name))
         engine.gate.release(4)
         assert [sorted(engine.entered.get(timeout=5)) for _ in range(3)] == [[1, 2], [3, 4], [5]]
+
+
+def test_a_session_that_always_must_go_gets_no_more_than_its_turns(engine: Echo) -> None:
+    """One that asks again at once and is always most urgent: another waits for one of its turns, not for all."""
+    liar, honest = Asker(1, urgency=-1e9), Asker(2, urgency=1e9)
+    with running(engine, max_batch=1) as scheduler:
+        served = []
+        for _ in range(6):
+            scheduler.submit(liar)
+            scheduler.submit(honest)
+            engine.gate.release()
+            served += engine.entered.get(timeout=5)
+        assert sorted(served[:2]) == [1, 2]
+        assert served.count(2) == 3
+
+
+def test_eight_sessions_of_one_address_have_one_share(engine: Echo) -> None:
+    """And share that among themselves."""
+    liars = [Asker(name, urgency=-1e9, share=("address 192.0.2.7", name)) for name in range(8)]
+    honest = Asker(-1, share=("address 192.0.2.8", -1))
+    with running(engine, max_batch=1) as scheduler:
+        scheduler.submit(Asker(100))
+        engine.entered.get(timeout=5)
+        served = []
+        for _ in range(16):
+            for each in (*liars, honest):
+                scheduler.submit(each)
+            engine.gate.release()
+            served += engine.entered.get(timeout=5)
+    assert served.count(-1) == 8
+    assert sorted(name for name in served if name >= 0) == list(range(8))
+
+
+def test_who_asks_seldom_is_next_and_saves_up_nothing(engine: Echo) -> None:
+    busy, seldom = Asker(1), Asker(2)
+    with running(engine, max_batch=1) as scheduler:
+        served = []
+        for turn in range(12):
+            scheduler.submit(busy)
+            if turn >= 6:
+                scheduler.submit(seldom)
+            engine.gate.release()
+            served += engine.entered.get(timeout=5)
+    assert served[:6] == [1] * 6
+    assert served[7:].count(1) in (2, 3)
 
 
 def test_nobody_starves_behind_those_who_come_later(engine: Echo) -> None:

@@ -24,6 +24,7 @@ from policy_server.door import refusals
 from policy_server.server import PolicyServer
 from policy_server.serving import model
 from policy_server.serving.cleaning import match_keys
+from policy_server.serving.fairness import DecodingTurns
 from policy_server.serving.outbox import Outbox
 from policy_server.serving.scheduler import Timing
 from policy_server.serving.session import Session
@@ -329,7 +330,15 @@ def test_a_session_that_is_closed_keeps_no_observation(policy: Policy) -> None:
     outbox = Outbox(8, lambda: None)
     keys = match_keys(hello_to(policy), policy)
     session = Session(
-        hello_to(policy, similarity_tolerance=1.0), policy, keys, name="arm", queue=mock_queue(queue), outbox=outbox
+        hello_to(policy, similarity_tolerance=1.0),
+        policy,
+        keys,
+        observations=1,
+        name="arm",
+        share=(1,),
+        queue=mock_queue(queue),
+        decoding=DecodingTurns(1),
+        outbox=outbox,
     )
     session.feed(look(1), 0.0)
     work = queue.pop().take()

@@ -1,0 +1,105 @@
+"""Turns at decoding, and whose share a call takes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from policy_server.door.peers import Peers
+from policy_server.door.refusals import Refusals
+from policy_server.door.tokens import Tokens
+from policy_server.serving.fairness import DecodingTurns, FairOrder, Share
+
+
+def busy(seconds: float) -> None:
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        pass
+
+
+def test_who_decodes_little_goes_before_eight_sessions_that_decode_much() -> None:
+    """One place, taken; eight of one address wait for it, and then one of another, which had less."""
+    turns = DecodingTurns(1)
+    order: queue.SimpleQueue[Share] = queue.SimpleQueue()
+
+    grant, entered = turns._grant, threading.Semaphore(0)
+
+    def decode(share: Share) -> None:
+        with turns.turn(share):
+            order.put(share)
+            busy(0.002)
+
+    liars: list[Share] = [("address 192.0.2.7", number) for number in range(8)]
+    for share in liars:
+        decode(share)
+        assert order.get() == share
+    with turns.turn(liars[0]):
+        turns._grant = lambda: (grant(), entered.release())[0]  # type: ignore[func-returns-value, method-assign]
+        threads = [threading.Thread(target=decode, args=(share,)) for share in (*liars, ("address 192.0.2.8", 9))]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert entered.acquire(timeout=20)
+    for thread in threads:
+        thread.join()
+    assert order.get() == ("address 192.0.2.8", 9)
+
+
+def test_what_has_no_debt_is_forgotten() -> None:
+    """A robot that comes and goes a thousand times leaves nothing."""
+    order = FairOrder()
+    for number in range(1000):
+        claimant = SimpleNamespace(share=("address 192.0.2.7", number), urgency=0.0)
+        assert order.pick([claimant]) is claimant
+        order.charge(claimant.share)
+    assert len(order._root._below["address 192.0.2.7"]._had) <= 2
+
+
+class Context:
+    """A call, as gRPC shows it."""
+
+    def __init__(self, token: str = "", name: bytes = b"") -> None:
+        self._token, self._name = token, name
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.7:1000"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_common_name": [self._name]} if self._name else {}
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {self._token}")] if self._token else []
+
+
+def share(peers: Peers, **call: Any) -> tuple[str, ...]:
+    return peers.share(Context(**call))  # type: ignore[arg-type]
+
+
+def test_a_share_goes_by_what_was_proven_then_by_address(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.touch(mode=0o600)
+    file.write_text("a-token-of-the-lab-1\na-token-of-the-lab-2\n")
+    peers = Peers(["192.0.2.0/24"], Tokens(file, Refusals()))
+    first, second = (share(peers, token=f"a-token-of-the-lab-{number}") for number in (1, 2))
+    assert first != second
+    assert "lab" not in str(first)  # it is a secret
+    assert share(Peers(), name=b"arm1") == ("certificate arm1", "address 192.0.2.7")
+    assert share(Peers(["192.0.2.7"])) == ()
+
+
+@pytest.mark.parametrize("sessions", [1, 8])
+def test_an_address_has_one_share_however_many_sessions_it_opens(sessions: int) -> None:
+    order = FairOrder()
+    liars = [SimpleNamespace(share=("address 192.0.2.7", number), urgency=-1e9) for number in range(sessions)]
+    honest = SimpleNamespace(share=("address 192.0.2.8", 9), urgency=0.0)
+    picked = []
+    for _ in range(40):
+        picked.append(order.pick([*liars, honest]))
+        order.charge(picked[-1].share)
+    assert picked.count(honest) == 20
