@@ -5,30 +5,42 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
-
-import draccus
+from typing import Annotated, ClassVar, Literal
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.program.schema import FOREVER_S, check_address, check_file_name, check_ranges, hint
+from edge_runtime.program.schema import (
+    FOREVER_S,
+    Choice,
+    Port,
+    Range,
+    check_address,
+    check_fields,
+    check_file_name,
+    hint,
+)
 
 StopPolicy = Literal["limp", "park", "hold"]
 Mode = Literal["async", "sequential"]
 Realtime = Literal["enforce", "try", "off"]
+Part = Annotated[float, Range(0, 1)]
+Tolerance = Annotated[float, Range(0, 1_000_000)]
+Levels = Annotated[float, Range(0.1, 255)]
+Age = Annotated[float, Range(0.01, 3600)]
 
 PATIENCE_S = 0.3  # without a tick of the loop, beyond a period: then the supervisor stops the arm
 LONGEST_BUS_TIMEOUT_MS = (
     PATIENCE_S * 1e3 / 3
 )  # a tick waits so long for positions, again for a look at a servo's health
+BusTimeout = Annotated[float, Range(0.1, LONGEST_BUS_TIMEOUT_MS)]
 
 
 @dataclass
-class CameraConfig(draccus.ChoiceRegistry):
+class CameraConfig(Choice):
     """A camera: what to open and the frames it must deliver."""
 
-    width: int | None = None  # pixels; by default what it offers, as for height and fps
-    height: int | None = None  # pixels
-    fps: int | None = None  # frames per second
+    width: Annotated[int, Range(1, 8192)] | None = None  # pixels; by default what it offers, as for height and fps
+    height: Annotated[int, Range(1, 8192)] | None = None  # pixels
+    fps: Annotated[int, Range(1, 1000)] | None = None  # frames per second
 
 
 @CameraConfig.register_subclass("opencv")
@@ -40,10 +52,10 @@ class OpenCVCameraConfig(CameraConfig):
     fourcc: str | None = None  # pixel format, such as MJPG; by default the driver's choice
     rotation: Literal[0, 90, 180, -90, 270] = 0  # degrees clockwise; width and height are those afterwards
     color_mode: Literal["rgb", "bgr"] = "rgb"  # order of the colours, as the policy was trained
-    warmup_s: float = 1.0  # within which the first frame must come
+    warmup_s: Annotated[float, Range(0, 60)] = 1.0  # within which the first frame must come
 
     def __post_init__(self) -> None:
-        check_ranges(self, width=(1, 8192), height=(1, 8192), fps=(1, 1000), warmup_s=(0, 60))
+        check_fields(self)
         if self.index_or_path == "" or (isinstance(self.index_or_path, int) and self.index_or_path < 0):
             raise ConfigError(
                 f"index_or_path: {self.index_or_path!r} is not the number of a /dev/video, a path or a URL"
@@ -57,31 +69,31 @@ class OpenCVCameraConfig(CameraConfig):
 class SyntheticCameraConfig(CameraConfig):
     """A camera that is not there: a moving picture with the detail and the noise of a real one."""
 
-    width: int = 640
-    height: int = 480
-    fps: int = 30
+    width: Annotated[int, Range(1, 8192)] = 640
+    height: Annotated[int, Range(1, 8192)] = 480
+    fps: Annotated[int, Range(1, 1000)] = 30
 
     def __post_init__(self) -> None:
-        check_ranges(self, width=(1, 8192), height=(1, 8192), fps=(1, 1000))
+        check_fields(self)
 
 
 @dataclass
-class RobotConfig(draccus.ChoiceRegistry):
+class RobotConfig(Choice):
     """A robot: its kind, its cameras and the limits every kind obeys."""
 
     id: str | None = None  # its calibration file is named for it
     cameras: dict[str, CameraConfig] = field(default_factory=dict)
-    max_speed: float = 300.0  # joint units per second against the last goal; 0 = off
+    max_speed: Annotated[float, Range(0)] = 300.0  # joint units per second against the last goal; 0 = off
     max_relative_target: float | dict[str, float] | None = None  # joint units against the present position
     clamp_range: bool = True  # keep goals inside the calibrated range
-    max_missed_replies: int = 15  # in a row from one joint, then the robot has failed
+    max_missed_replies: Annotated[int, Range(1, 10_000)] = 15  # in a row from one joint, then the robot has failed
     stop_policy: StopPolicy = "limp"  # at the end: torque off, first to rest_pose and then off, or stay on
     reconnect: bool = True  # after a fault wait for the robot and start it again; false: exit 74
 
     def __post_init__(self) -> None:
         if self.id is not None:
             check_file_name(self.id, "robot.id", "my_arm")
-        check_ranges(self, "robot", max_speed=(0, math.inf), max_missed_replies=(1, 10_000))
+        check_fields(self, "robot")
         limits = self.max_relative_target
         for joint, limit in limits.items() if isinstance(limits, dict) else [("", limits)]:
             if limit is not None and not 0 < limit < math.inf:
@@ -97,31 +109,17 @@ class SOFollowerConfig(RobotConfig):
     calibration_dir: Path | None = None  # folder of the calibration file; by default LeRobot's
     use_degrees: bool = True  # joints in degrees; false: -100..100
     write_calibration: bool = False  # write the calibration file into servos that differ from it
-    position_p_coefficient: int = 16  # gain of the servos' own controllers
-    position_i_coefficient: int = 0  # likewise
-    position_d_coefficient: int = 32  # likewise
+    position_p_coefficient: Annotated[int, Range(0, 254)] = 16  # gain of the servos' own controllers
+    position_i_coefficient: Annotated[int, Range(0, 254)] = 0  # likewise
+    position_d_coefficient: Annotated[int, Range(0, 254)] = 32  # likewise
     rest_pose: dict[str, float] | None = None  # for park: joint -> units; by default the pose at start
-    park_timeout_s: float = 5.0  # for park: torque is off then, wherever the arm is
+    park_timeout_s: Annotated[float, Range(0.1, 60)] = 5.0  # for park: torque is off then, wherever the arm is
     max_temperature: int = 68  # degrees Celsius: the arm is stopped, before a servo at 70 lets go by itself; 0 = off
-    bus_timeout_ms: float | None = None  # 0.1..100; by default the lesser of 10 ms and a third of the period
+    bus_timeout_ms: BusTimeout | None = None  # 0.1..100; by default the lesser of 10 ms and a third of the period
     echo: bool = False  # a bare UART hears its own bytes
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(
-            self,
-            "robot",
-            position_p_coefficient=(0, 254),
-            position_i_coefficient=(0, 254),
-            position_d_coefficient=(0, 254),
-            park_timeout_s=(0.1, 60),
-        )
-        wait_ms = self.bus_timeout_ms
-        if wait_ms is not None and not 0.1 <= wait_ms <= LONGEST_BUS_TIMEOUT_MS:
-            raise ConfigError(
-                f"robot.bus_timeout_ms: {wait_ms:g} is not in 0.1..{LONGEST_BUS_TIMEOUT_MS:g}: a tick may wait twice as"
-                f" long, and after {PATIENCE_S * 1e3:g} ms without one the supervisor stops the arm"
-            )
         if self.max_temperature != 0 and not 30 <= self.max_temperature <= 100:
             raise ConfigError(f"robot.max_temperature: {self.max_temperature} is not in 30..100 °C, nor 0 for off")
 
@@ -179,34 +177,34 @@ class StartConfig:
     model: str = ""  # which of the server's policies; empty = its first
     task: str = ""  # what to do, in words, for a policy that listens
     task_file: Path | None = None  # its first line is the task, and may change while the robot works
-    fps: float = 30.0  # actions per second, as the policy was trained
-    control_hz: float | None = None  # of the loop: k * fps, k whole; by default fps
+    fps: Annotated[float, Range(1, 1000)] = 30.0  # actions per second, as the policy was trained
+    control_hz: Annotated[float, Range(1, 2000)] | None = None  # of the loop: k * fps, k whole; by default fps
     mode: Mode = "async"  # sequential stands still until each chunk has come, to compare
-    actions_per_chunk: int | None = None  # by default all of a chunk; sequential: half of it
-    chunk_size_threshold: float | Literal["auto"] = "auto"  # ask when the queue holds at most this part of a chunk
-    starve_risk: float = 0.01  # auto: chance that the queue runs dry before a chunk comes
+    actions_per_chunk: Annotated[int, Range(1, 4096)] | None = None  # by default all of a chunk; sequential: half of it
+    chunk_size_threshold: Part | Literal["auto"] = "auto"  # ask when the queue holds at most this part of a chunk
+    starve_risk: Annotated[float, Range(1e-4, 0.5)] = 0.01  # auto: chance that the queue runs dry before a chunk comes
     aggregate_fn_name: str | None = None  # a name or module:function; by default linear_blend, or as it was trained
     similarity: Literal["joint", "joint+image"] = "joint"  # what the server compares to skip what adds nothing
-    similarity_tolerance: float | None = None  # L2 in joint units; by default 1.0 for degrees, else off; 0 = off
-    image_tolerance: float = 15.0  # joint+image: levels (of 255) in a cell of a picture of 24 x 24
-    jpeg_quality: int = 93  # of the frames as they are sent, at 4:4:4; 0 = raw frames
+    similarity_tolerance: Tolerance | None = None  # L2 in joint units; by default 1.0 for degrees, else off; 0 = off
+    image_tolerance: Levels = 15.0  # joint+image: levels (of 255) in a cell of a picture of 24 x 24
+    jpeg_quality: Annotated[int, Range(0, 100)] = 93  # of the frames as they are sent, at 4:4:4; 0 = raw frames
     resize: bool = False  # resize frames here to the shape the policy takes
     rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera
     extra_state: dict[str, str] = field(default_factory=dict)  # environment_state -> URL of JSON, or constant:1,2,3
-    max_frame_age_s: float = 0.5  # what is older is not sent
-    max_action_age_s: float | None = None  # from observation to execution; by default that of a chunk and 1 s
-    episodes: int = 0  # 0 = one run without resets
+    max_frame_age_s: Age = 0.5  # what is older is not sent
+    max_action_age_s: Age | None = None  # from observation to execution; by default that of a chunk and 1 s
+    episodes: Annotated[int, Range(0)] = 0  # 0 = one run without resets
     reset_url: str = ""  # who places the scene and judges: POST {"seed": n}, GET
-    first_seed: int = 0  # of the episodes
-    duration_s: float = 0.0  # 0 = until a signal
+    first_seed: Annotated[int, Range(0)] = 0  # of the episodes
+    duration_s: Annotated[float, Range(0, FOREVER_S)] = 0.0  # 0 = until a signal
     dry_run: bool = False  # no torque; prints goals
     realtime: Realtime = "try"  # for the loop; enforce fails where it may not be had
-    priority: int = 80  # of SCHED_FIFO
+    priority: Annotated[int, Range(1, 99)] = 80  # of SCHED_FIFO
     cpu_affinity: list[int] = field(default_factory=list)  # the processors of the loop; empty = any
     fault_folder: Path | None = None  # where the ticks before a fault go; by default ~/.local/state/edge-runtime
-    give_up_after_s: float = 30.0  # without a server; 0 = never
+    give_up_after_s: Annotated[float, Range(0, FOREVER_S)] = 30.0  # without a server; 0 = never
     summary: Path | None = None  # JSON, written at the end
-    metrics_port: int | None = None  # Prometheus, on 127.0.0.1 only; 0 = any
+    metrics_port: Port | None = None  # Prometheus, on 127.0.0.1 only; 0 = any
     status: bool = True  # a line that shows how it goes, where stderr is a terminal
     queue_log: Path | None = None  # CSV of time, episode and queue level, for plots
     tls: TlsConfig = field(default_factory=TlsConfig)
@@ -215,28 +213,9 @@ class StartConfig:
     debug: bool = False  # tracebacks, debug log
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            fps=(1, 1000),
-            control_hz=(1, 2000),
-            actions_per_chunk=(1, 4096),
-            starve_risk=(1e-4, 0.5),
-            similarity_tolerance=(0, 1_000_000),
-            image_tolerance=(0.1, 255),
-            jpeg_quality=(0, 100),
-            max_frame_age_s=(0.01, 3600),
-            max_action_age_s=(0.01, 3600),
-            episodes=(0, math.inf),
-            first_seed=(0, math.inf),
-            duration_s=(0, FOREVER_S),
-            priority=(1, 99),
-            give_up_after_s=(0, FOREVER_S),
-            metrics_port=(0, 65535),
-        )
+        check_fields(self)
         if self.control_hz is not None and abs(self.control_hz / self.fps - self.substeps) > 1e-9:
             raise ConfigError(f"control_hz: {self.control_hz:g} is not a whole multiple of fps {self.fps:g}")
-        if self.chunk_size_threshold != "auto":
-            check_ranges(self, chunk_size_threshold=(0, 1))
         self._check_together()
 
     def _check_together(self) -> None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from edge_runtime.errors import ModelError, UsageError
-from edge_runtime.program import files
-from edge_runtime.program.schema import hint, nearest, shown
-from edge_runtime.wire.messages import Camera, ExtraState, Joint, Policy
+from edge_runtime.errors import ConfigError, ModelError, UsageError
+from edge_runtime.program import files, schema
+from edge_runtime.program.schema import Distinct, Items, Printable, Range, Rule, nearest, shown
+from edge_runtime.wire import limits
+from edge_runtime.wire.messages import Camera, ExtraState, Joint, Name, Policy
 
-FORMAT = 1
+FORMAT: Literal[2] = 2  # that is written; 1, which is read too, has no `action_scaling` and what stands after it
 STATE = "observation.state"
 ACTION = "action"
 IMAGES = "observation.images."
@@ -28,12 +29,44 @@ SEED = "seed"
 SHIPPED = Path(__file__).parent / "bundles"
 MANIFEST = "manifest.json"
 _MANIFEST_BYTES = 1 << 20  # far more than a manifest needs
-PRECISIONS = ("fp32", "fp16")
-KEYS = (  # of format 1
-    *("format", "name", "type", "precision", "joints", "cameras", "extra_state", "chunk_size", "action_dim", "fps"),
-    *("uses_task", "temporal_ensemble_coeff", "robot_type", "graphs", "files", "provenance", "parity"),
-    *("n_obs_steps", "steps", "state_text"),
-)
+Format = Literal[1, 2]
+
+
+class PlainName(Printable):
+    """Text that can name a folder."""
+
+    def allows(self, value: str) -> bool:
+        return super().allows(value) and "/" not in value and not value.startswith(".")
+
+    def expected(self, kind: str) -> str:
+        return f"{super().expected(kind)}, without / and not beginning with a dot"
+
+
+class Inside(Rule):
+    """A path that does not leave the bundle's folder."""
+
+    def allows(self, value: str) -> bool:
+        pure = PurePosixPath(value)
+        return value.isprintable() and not pure.is_absolute() and ".." not in pure.parts
+
+    def expected(self, kind: str) -> str:
+        return "a path inside the bundle"
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What a file must be."""
+
+    bytes: Annotated[int, Range(0, 1 << 40)]
+    sha256: Name  # in hexadecimal digits
+
+
+@dataclass(frozen=True)
+class ActionScaling:
+    """How the last thing in the graph makes joint units: `normalised * scale + offset`, a number for each joint."""
+
+    scale: list[float]
+    offset: list[float]
 
 
 @dataclass(frozen=True)
@@ -46,45 +79,100 @@ class StateText:
     centre: list[float]
     divisor: list[float]
     offset: list[float]
-    numbers: int
+    numbers: Annotated[int, Range(1, 4096)]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`manifest.json`: all that a policy server and a robot must know of a policy. Built whole or a ConfigError."""
+
+    format: Format
+    name: Annotated[str, PlainName(limits.NAME)]  # under which it is offered
+    type: Name  # of engine: act, graph, smolvla, flow, or one that is installed
+    precision: Literal["fp32", "fp16"]  # of the stored weights
+    joints: Annotated[tuple[Joint, ...], Items(1), Distinct("name")]  # of observation.state and of the actions
+    cameras: Annotated[tuple[Camera, ...], Distinct("name")]
+    extra_state: Annotated[tuple[ExtraState, ...], Distinct("name")]
+    chunk_size: Annotated[int, Range(1, limits.CHUNK)]  # rows of actions
+    action_dim: Annotated[int, Range(1, 4096)]  # the number of joints
+    fps: Annotated[float, Range(0.1, 1000)]  # rows a second
+    uses_task: bool  # whether it reads the task's text
+    temporal_ensemble_coeff: Annotated[float, Range(-10, 10)] | None  # LeRobot's, which the robot averages by
+    robot_type: Name | None  # in LeRobot's words
+    graphs: dict[str, Name]  # role -> file
+    files: dict[Annotated[str, Inside()], Digest]  # every file but this one
+    provenance: dict[str, Any]  # where it comes from, for people
+    parity: dict[str, Any]  # what was compared when it was made
+    action_scaling: ActionScaling | None = None  # needed to guide it: a plan in joint units goes back through it
+    guided: bool = False  # whether the step graph can be guided by a plan
+    trained_delay: Annotated[int, Range(0, limits.CHUNK)] = 0  # rows of clean prefix it was trained with; 0 = none
+    state_offset: bool = False  # whether it was trained on the state expected when the chunk arrives
+    n_obs_steps: Annotated[int, Range(1, 64)] = 1  # how many of the last observations it looks at
+    steps: Annotated[int, Range(0, 1000)] = 0  # of denoising; 0 = as many as the step graph's gain has
+    state_text: StateText | None = None  # how the state becomes part of the text
+
+    def __post_init__(self) -> None:
+        if self.action_dim != len(self.joints):
+            raise ConfigError(f"action_dim: {self.action_dim} is not {len(self.joints)}, the number of joints")
+        for role, name in self.graphs.items():
+            if name not in self.files:
+                raise ConfigError(f"graphs.{role}: {shown(name)} is not a file that the manifest lists")
+        if self.guided and self.action_scaling is None:
+            raise ConfigError("action_scaling: is missing, and guided needs it")
+        if self.trained_delay >= self.chunk_size:
+            raise ConfigError(f"trained_delay: {self.trained_delay} is not less than chunk_size {self.chunk_size}")
+        if self.action_scaling is not None:
+            self._check_numbers("action_scaling", self.action_scaling, "scale")
+        if self.state_text is not None:
+            self._check_numbers("state_text", self.state_text, "divisor")
+            if self.state_text.numbers < len(self.joints):
+                raise ConfigError(f"state_text.numbers: {self.state_text.numbers} is less than one for each joint")
+
+    def _check_numbers(self, path: str, scaling: ActionScaling | StateText, divides: str) -> None:
+        for name, numbers in vars(scaling).items():
+            if isinstance(numbers, list) and len(numbers) != len(self.joints):
+                raise ConfigError(f"{path}.{name}: {shown(numbers)} is not a number for each joint")
+        if 0 in getattr(scaling, divides):
+            raise ConfigError(
+                f"{path}.{divides}: {shown(getattr(scaling, divides))} holds a 0, which nothing divides by"
+            )
+
+
+ADDED = (
+    "action_scaling",
+    "guided",
+    "trained_delay",
+    "state_offset",
+    "n_obs_steps",
+    "steps",
+    "state_text",
+)  # by format 2
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A checked bundle. `graphs`: a graph's role (`policy`, `prefix`, …) -> its file; `manifest`: the JSON as it is."""
+    """A checked bundle. `graphs`: a graph's role (`policy`, `prefix`, …) -> its file."""
 
     path: Path
     policy: Policy
     graphs: Mapping[str, Path]
-    manifest: Mapping[str, Any]
-
-    @property
-    def n_obs_steps(self) -> int:
-        return int(self.manifest.get("n_obs_steps", 1))
-
-    @property
-    def steps(self) -> int:
-        return int(self.manifest.get("steps", 0))
-
-    @property
-    def state_text(self) -> Any:
-        told = self.manifest.get("state_text")
-        return None if told is None else StateText(**told)
+    manifest: Manifest
 
     @property
     def features(self) -> dict[str, Feature]:
         """What the engine takes: as `features`, with the axis of the observations in front where there are several."""
-        axis = (self.n_obs_steps,) if self.n_obs_steps > 1 else ()
+        axis = (self.manifest.n_obs_steps,) if self.manifest.n_obs_steps > 1 else ()
         return {name: Feature((*axis, *each.shape), each.dtype) for name, each in features(self.policy).items()}
 
     @property
     def weights(self) -> str:
         """A digest over all files: what is built from the graphs and kept belongs to these."""
-        return hashlib.sha256(json.dumps(self.manifest["files"], sort_keys=True).encode()).hexdigest()
+        files = {name: asdict(digest) for name, digest in self.manifest.files.items()}
+        return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
     def recheck(self) -> None:
         """Raises ModelError when a file is no longer what it was when the bundle was loaded."""
-        _check_files(self.path, _Fields(str(self.path / MANIFEST), self.manifest).table("files"))
+        _check_files(self.path, self.manifest.files)
 
     def reference(self) -> dict[str, npt.NDArray[Any]]:
         """The stored pair: inputs by feature name, batch first, and the `action` they gave when exported.
@@ -146,46 +234,51 @@ def load(path: Path) -> Bundle:
 
     Raises ModelError with the file, the field, its value and what was expected.
     """
-    manifest = _read(path / MANIFEST)
-    fields = _Fields(str(path / MANIFEST), manifest)
-    version = fields.whole("format", 0, 1 << 31)
-    if version != FORMAT:
-        raise fields.wrong("format", version, f"{FORMAT}, which is what this version reads")
-    fields.nothing_but(*KEYS)
-    fields.one_of("precision", PRECISIONS)
-    if manifest.get("robot_type", "") is not None:
-        fields.text("robot_type")
-    for name in ("provenance", "parity"):
-        fields.table(name)
-    for name, low, high in (("n_obs_steps", 1, 64), ("steps", 0, 1000)):
-        if name in manifest:
-            fields.whole(name, low, high)
-    if manifest.get("state_text") is not None:
-        _check_state_text(fields.table("state_text"), len(fields.rows("joints", "unit", least=1)))
-    canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
-    ensembled = manifest.get("temporal_ensemble_coeff", "") is not None
+    raw = _read(path / MANIFEST)
+    try:
+        manifest = _parse(raw)
+    except ConfigError as error:
+        raise ModelError(f"{path / MANIFEST}: {error}") from error
+    _check_files(path, manifest.files)
+    canonical = json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()
     policy = Policy(
-        name=fields.plain_name("name"),
-        type=fields.text("type"),
+        name=manifest.name,
+        type=manifest.type,
         digest=hashlib.sha256(canonical).digest(),
-        joints=tuple(Joint(row.text("name"), row.text("unit")) for row in fields.rows("joints", "unit", least=1)),
-        cameras=tuple(
-            Camera(camera.text("name"), camera.whole("height", 1, 8192), camera.whole("width", 1, 8192))
-            for camera in fields.rows("cameras", "height", "width")
-        ),
-        extra_state=tuple(
-            ExtraState(vector.text("name"), vector.whole("dimension", 1, 65536))
-            for vector in fields.rows("extra_state", "dimension")
-        ),
-        chunk_size=fields.whole("chunk_size", 1, 4096),
-        fps=fields.number("fps", 0.1, 1000),
-        uses_task=fields.flag("uses_task"),
-        temporal_ensemble_coeff=fields.number("temporal_ensemble_coeff", -10, 10) if ensembled else 0.0,
+        joints=manifest.joints,
+        cameras=manifest.cameras,
+        extra_state=manifest.extra_state,
+        chunk_size=manifest.chunk_size,
+        fps=manifest.fps,
+        uses_task=manifest.uses_task,
+        temporal_ensemble_coeff=manifest.temporal_ensemble_coeff or 0.0,
     )
-    if fields.whole("action_dim", 1, 4096) != len(policy.joints):
-        raise fields.wrong("action_dim", manifest["action_dim"], f"{len(policy.joints)}, the number of joints")
-    files = _check_files(path, fields.table("files"))
-    return Bundle(path, policy, _graphs(path, fields.table("graphs"), files), manifest)
+    return Bundle(path, policy, {role: path / name for role, name in manifest.graphs.items()}, manifest)
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """`manifest.json`, last of all: its `files` are the `digests` of what else is in `folder`."""
+    text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def digests(folder: Path) -> dict[str, Digest]:
+    """Of every file in `folder` but the manifest, by name."""
+    return {path.name: _digest(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+
+
+def _digest(path: Path) -> Digest:
+    with path.open("rb") as file:
+        return Digest(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _parse(raw: dict[str, Any]) -> Manifest:
+    version = schema.build(Format, raw["format"], "format", document=True) if "format" in raw else FORMAT
+    for name in ADDED if version == 1 else ():
+        if name in raw:
+            raise ConfigError(f"{name}: belongs to format 2, and this is format 1")
+    manifest: Manifest = schema.build_document(Manifest, raw)
+    return manifest
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -200,113 +293,16 @@ def _read(file: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check_files(path: Path, listed: _Fields) -> set[str]:
-    for name in listed.data:
-        pure = PurePosixPath(name)
-        if not name.isprintable() or pure.is_absolute() or ".." in pure.parts:
-            raise listed.wrong(name, name, "a path inside the bundle")
-        entry = listed.table(name)
-        entry.nothing_but("bytes", "sha256")
-        size, digest = entry.whole("bytes", 0, 1 << 40), entry.text("sha256")
+def _check_files(path: Path, listed: Mapping[str, Digest]) -> None:
+    for name, expected in listed.items():
         try:
             with files.open_regular(path / name) as stream:
-                if (have := os.fstat(stream.fileno()).st_size) != size:
-                    raise ModelError(f"{path / name}: has {have} bytes, the manifest says {size}")
+                if (have := os.fstat(stream.fileno()).st_size) != expected.bytes:
+                    raise ModelError(f"{path / name}: has {have} bytes, the manifest says {expected.bytes}")
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise ModelError(f"{path / name}: cannot be read ({error.strerror})") from error
-        if found != digest:
-            raise ModelError(f"{path / name}: is damaged (sha256 {found[:12]}, the manifest says {digest[:12]})")
-    return set(listed.data)
-
-
-def _check_state_text(told: _Fields, joints: int) -> None:
-    told.nothing_but("centre", "divisor", "offset", "numbers")
-    told.whole("numbers", joints, 4096)
-    for name in ("centre", "divisor", "offset"):
-        value: Any = told.data.get(name)
-        numbers = isinstance(value, list) and all(isinstance(each, int | float) for each in value)
-        if not numbers or len(value) != joints or not np.isfinite(value).all() or (name == "divisor" and 0 in value):
-            raise told.wrong(name, value, "a number for each joint")
-
-
-def _graphs(path: Path, graphs: _Fields, files: set[str]) -> dict[str, Path]:
-    for role in graphs.data:
-        if graphs.text(role) not in files:
-            raise graphs.wrong(role, graphs.data[role], "a file that the manifest lists")
-    return {role: path / name for role, name in graphs.data.items()}
-
-
-class _Fields:
-    """A JSON object whose fields are read by type and range; anything else is a ModelError."""
-
-    def __init__(self, where: str, data: Mapping[str, Any]) -> None:
-        self._where = where
-        self.data = data
-
-    def wrong(self, field: str, value: object, expected: str) -> ModelError:
-        return ModelError(f"{self._where}: {field}: {shown(value)} is not {expected}")
-
-    def nothing_but(self, *known: str) -> None:
-        for field in self.data:
-            if field not in known:
-                raise ModelError(f"{self._where}: {field}: is not known; {hint(field, known)}")
-
-    def one_of(self, field: str, words: Sequence[str]) -> None:
-        value = self._get(field)
-        if value not in words:
-            raise self.wrong(field, value, f"one of {', '.join(words)}")
-
-    def text(self, field: str) -> str:
-        value = self._get(field)
-        if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
-            raise self.wrong(field, value, "a text of 1 to 128 printable characters")
-        return value
-
-    def plain_name(self, field: str) -> str:
-        value = self.text(field)
-        if "/" in value or value.startswith("."):
-            raise self.wrong(field, value, "a plain name, without / and not beginning with a dot")
-        return value
-
-    def whole(self, field: str, low: int, high: int) -> int:
-        value = self._get(field)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self.wrong(field, value, f"a whole number in {low}..{high}")
-        return value
-
-    def number(self, field: str, low: float, high: float) -> float:
-        value = self._get(field)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-            raise self.wrong(field, value, f"a number in {low:g}..{high:g}")
-        return float(value)
-
-    def flag(self, field: str) -> bool:
-        value = self._get(field)
-        if not isinstance(value, bool):
-            raise self.wrong(field, value, "true or false")
-        return value
-
-    def table(self, field: str) -> _Fields:
-        value = self._get(field)
-        if not isinstance(value, dict):
-            raise self.wrong(field, value, "an object")
-        return _Fields(f"{self._where}: {field}", value)
-
-    def rows(self, field: str, *known: str, least: int = 0) -> list[_Fields]:
-        """A list of objects, each with a `name` that no other has and with what else is `known`."""
-        value = self._get(field)
-        if not isinstance(value, list) or len(value) < least or not all(isinstance(row, dict) for row in value):
-            raise self.wrong(field, value, f"a list of at least {least} objects")
-        rows = [_Fields(f"{self._where}: {field}[{index}]", row) for index, row in enumerate(value)]
-        for row in rows:
-            row.nothing_but("name", *known)
-        names = [row.text("name") for row in rows]
-        if len(set(names)) < len(names):
-            raise self.wrong(field, names, "a list of distinct names")
-        return rows
-
-    def _get(self, field: str) -> Any:
-        if field not in self.data:
-            raise ModelError(f"{self._where}: {field}: is missing")
-        return self.data[field]
+        if found != expected.sha256:
+            raise ModelError(
+                f"{path / name}: is damaged (sha256 {found[:12]}, the manifest says {expected.sha256[:12]})"
+            )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.program.schema import check_ranges
+from edge_runtime.program.schema import Milliseconds, Port, Range, check_fields
 from policy_server.engines.cache import DEFAULT as DEFAULT_CACHE
 from policy_server.engines.options import check as check_options
 from policy_server.engines.providers import CONFIGURABLE, Providers
+
+Rate = Annotated[float, Range(0, 1_000_000)]
+Patience = Annotated[float, Range(0.1, 3600)]
 
 
 @dataclass
@@ -31,32 +35,19 @@ class TlsConfig:
 class LimitsConfig:
     """What a peer may take at most. Whoever takes more is refused or ended, with a status that says so."""
 
-    message_bytes: int = 4 << 20  # one message; a frame comes in pieces of at most 1 MiB
-    observation_bytes: int = 64 << 20  # the frames of one observation together
-    image_side: int = 8192  # pixels in a frame's height or width; frames have the policy's shape
-    connections: int = 128  # at once; those beyond are closed when they come
-    sessions_per_peer: int = 8  # from one address (IPv6: one /64); this machine is free; 0 = max_sessions
-    observations_per_second: float = 500.0  # of one session, pings included, and as many at once; 0 = no limit
-    unread_answers: int = 64  # then a robot that does not read is dropped
-    handshake_s: float = 10.0  # for TLS, and from a stream's start to its Hello
-    unfinished_s: float = 10.0  # for an observation to arrive, and for a robot to take an answer
-    idle_s: float = 600.0  # without a word from a robot; 0 = for ever
+    message_bytes: Annotated[int, Range(1 << 16, 1 << 30)] = 4 << 20  # of one message; frames come in pieces of 1 MiB
+    observation_bytes: Annotated[int, Range(1 << 10, 1 << 32)] = 64 << 20  # the frames of one observation together
+    image_side: Annotated[int, Range(1, 8192)] = 8192  # pixels of a frame's height or width, which are the policy's
+    connections: Annotated[int, Range(1, 1 << 16)] = 128  # at once; those beyond are closed when they come
+    sessions_per_peer: Annotated[int, Range(0, 1024)] = 8  # of one address (IPv6: /64), this machine is free; 0 = all
+    observations_per_second: Rate = 500.0  # of one session, pings included, and as many at once; 0 = no limit
+    unread_answers: Annotated[int, Range(1, 1 << 16)] = 64  # then a robot that does not read is dropped
+    handshake_s: Patience = 10.0  # for TLS, and from a stream's start to its Hello
+    unfinished_s: Patience = 10.0  # for an observation to arrive, and for a robot to take an answer
+    idle_s: Annotated[float, Range(0, 1_000_000)] = 600.0  # without a word from a robot; 0 = for ever
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            "limits",
-            message_bytes=(1 << 16, 1 << 30),
-            observation_bytes=(1 << 10, 1 << 32),
-            image_side=(1, 8192),
-            connections=(1, 1 << 16),
-            sessions_per_peer=(0, 1024),
-            observations_per_second=(0, 1_000_000),
-            unread_answers=(1, 1 << 16),
-            handshake_s=(0.1, 3600),
-            unfinished_s=(0.1, 3600),
-            idle_s=(0, 1_000_000),
-        )
+        check_fields(self, "limits")
 
 
 @dataclass
@@ -66,7 +57,7 @@ class ServerConfig:
     bundles: list[str] = field(default_factory=list)  # folders, or names of shipped bundles; the first is the default
     model_dir: Path | None = None  # every bundle in it, by name, after those above
     admin_socket: Path | None = None  # for `policy-server models`, mode 0600
-    metrics_port: int | None = None  # Prometheus on 127.0.0.1; 0 = any free port, which the log names
+    metrics_port: Port | None = None  # Prometheus on 127.0.0.1; 0 = any free port, which the log names
     listen: str = "127.0.0.1:8080"  # HOST:PORT, or unix:/path with mode 0600
     socket_group: str = ""  # whose members may use the Unix socket too, mode 0660
     tls: TlsConfig = field(default_factory=TlsConfig)
@@ -79,25 +70,17 @@ class ServerConfig:
     provider_options: dict[str, dict[str, bool | int | float | str]] = field(default_factory=dict)  # cuda, tensorrt
     cuda_graphs: bool = False  # capture what has a static shape once and replay it (ACT; SmolVLA's steps)
     cache_dir: Path = DEFAULT_CACHE  # what TensorRT built, by weights, versions and device
-    threads: int = 0  # of one inference; 0 = the physical cores
-    max_sessions: int = 16  # robots at once
-    max_batch: int = 8  # observations in one inference
-    batch_window_ms: float = 0.0  # how long an idle engine waits for company; 0 = not at all
-    inject_latency_ms: float = 0.0  # a delay after each inference, to try out a slower one
+    threads: Annotated[int, Range(0, 1024)] = 0  # of one inference; 0 = the physical cores
+    max_sessions: Annotated[int, Range(1, 1024)] = 16  # robots at once
+    max_batch: Annotated[int, Range(1, 1024)] = 8  # observations in one inference
+    batch_window_ms: Milliseconds = 0.0  # how long an idle engine waits for company; 0 = not at all
+    inject_latency_ms: Milliseconds = 0.0  # a delay after each inference, to try out a slower one
     insecure: bool = False  # listen beyond loopback without TLS, or without client certificates or a token
     until_stdin_closes: bool = False  # end with the process that holds the other end of stdin
     debug: bool = False  # tracebacks, debug log
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            metrics_port=(0, 65535),
-            threads=(0, 1024),
-            max_sessions=(1, 1024),
-            max_batch=(1, 1024),
-            batch_window_ms=(0, 60_000),
-            inject_latency_ms=(0, 60_000),
-        )
+        check_fields(self)
         if self.listen.startswith("unix:") and self.tls.cert is not None:
             raise ConfigError("tls.cert: a Unix socket has no TLS; its mode says who may use it")
         if self.socket_group and not self.listen.startswith("unix:"):

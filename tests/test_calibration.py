@@ -130,15 +130,20 @@ def test_the_order_in_the_file_does_not_matter(tmp_path: Path) -> None:
     ("joint", "field", "value", "message"),
     [
         ("elbow_flex", None, None, "elbow_flex: is missing"),
-        ("elbow_flex", None, [1], "elbow_flex: is a list, expected an object"),
-        ("elbow", None, {}, "elbow: is no joint of this arm; did you mean elbow_flex?"),
-        ("antenna", None, {}, "antenna: is no joint of this arm; expected one of shoulder_pan, "),
+        ("elbow_flex", None, [1], "elbow_flex: [1] is not an object"),
+        (
+            "elbow",
+            None,
+            {},
+            "elbow: 'elbow' is not one of shoulder_pan, ",
+        ),
+        ("antenna", None, {}, "antenna: 'antenna' is not one of shoulder_pan, "),
         ("gripper", "range_max", None, "gripper.range_max: is missing"),
-        ("gripper", "range", 1, "gripper.range: is no field of a joint; did you mean range_m"),
-        ("gripper", "range_min", "812", 'gripper.range_min: is "812", expected a whole number'),
-        ("gripper", "range_min", 812.0, "gripper.range_min: is 812.0, expected a whole number"),
-        ("gripper", "drive_mode", True, "gripper.drive_mode: is true, expected a whole number"),
-        ("gripper", "drive_mode", 2, "gripper.drive_mode: 2 is neither 0 nor 1"),
+        ("gripper", "range", 1, "gripper.range: is not known; did you mean range_m"),
+        ("gripper", "range_min", "812", "gripper.range_min: '812' is not a whole number in 0..4095"),
+        ("gripper", "range_min", 812.0, "gripper.range_min: 812.0 is not a whole number"),
+        ("gripper", "drive_mode", True, "gripper.drive_mode: true is not a whole number"),
+        ("gripper", "drive_mode", 2, "gripper.drive_mode: 2 is not in 0..1"),
         ("gripper", "id", 3, "gripper.id: is 3, and this arm has gripper at id 6"),
         ("gripper", "homing_offset", 2048, "gripper.homing_offset: 2048 is not in -2047..2047"),
         ("gripper", "range_min", -1, "gripper.range_min: -1 is not in 0..4095"),
@@ -178,7 +183,7 @@ def test_a_recording_across_the_wrap_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_calibration_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "arm.json"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match=f"calibration {path}: is"):
+    with pytest.raises(ConfigError, match=f"calibration {path}: .*is "):
         load(path)
 
 

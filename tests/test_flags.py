@@ -315,9 +315,9 @@ def test_words_missing_or_too_many() -> None:
         flags.parse(Words, [], "prog", positional="files")
     with pytest.raises(UsageError, match="unexpected argument 'b'"):
         flags.parse(Word, ["a", "b"], "prog", positional="file")
-    with pytest.raises(ConfigError, match=r"counts.1: 'x' is not a whole number"):
+    with pytest.raises(ConfigError, match=r"counts\[1\]: 'x' is not a whole number"):
         flags.parse(Words, ["a", "--counts=[1, x]"], "prog", positional="files")
-    with pytest.raises(ConfigError, match=r"counts.1: 'x' is not a whole number"):
+    with pytest.raises(ConfigError, match=r"counts\[1\]: 'x' is not a whole number"):
         flags.parse(Words, ["a", "--counts=1,x"], "prog", positional="files")
     with pytest.raises(ConfigError, match="counts: '' is not a list of whole numbers"):
         flags.parse(Words, ["a", "--counts="], "prog", positional="files")

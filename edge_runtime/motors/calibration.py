@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from edge_runtime.config import SOFollowerConfig
 from edge_runtime.errors import ConfigError, OutputError
-from edge_runtime.program import files, output
-from edge_runtime.program.schema import hint, nearest
+from edge_runtime.program import files, output, schema
+from edge_runtime.program.schema import Range, nearest
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")  # ids 1..6
+Joint = Literal[JOINTS]  # type: ignore[valid-type]
 TURNS_FREELY = "wrist_roll"  # LeRobot gives it the whole turn
 
 _LAST_TICK = 4095
@@ -40,10 +41,10 @@ class JointCalibration:
     """One joint of the file; offset and range in ticks, as they are in the servo."""
 
     id: int
-    drive_mode: int
-    homing_offset: int
-    range_min: int
-    range_max: int
+    drive_mode: Annotated[int, Range(0, 1)]
+    homing_offset: Annotated[int, Range(-2047, 2047)]
+    range_min: Annotated[int, Range(0, _LAST_TICK)]
+    range_max: Annotated[int, Range(0, _LAST_TICK)]
 
     def to_units(self, ticks: int, mode: Mode) -> float:
         """Ticks -> units, in LeRobot's order of operations; clamped to the range, but degrees are not."""
@@ -154,44 +155,19 @@ def _hugging_face_home() -> Path:
 
 
 def _parse(content: Any) -> Calibration:
-    if not isinstance(content, dict):
-        raise ConfigError(f"is {_kind(content)}, expected an object with an entry for each joint")
-    for joint in content:
-        if joint not in JOINTS:
-            raise ConfigError(f"{joint}: is no joint of this arm; {hint(joint, JOINTS)}")
+    joints: Calibration = schema.build_document(dict[Joint, JointCalibration], content)
     for joint in JOINTS:
-        if joint not in content:
+        if joint not in joints:
             raise ConfigError(f"{joint}: is missing")
-    return {joint: _parse_joint(joint, number, content[joint]) for number, joint in enumerate(JOINTS, start=1)}
-
-
-def _parse_joint(joint: str, number: int, entry: Any) -> JointCalibration:
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{joint}: is {_kind(entry)}, expected an object")
-    names = [each.name for each in fields(JointCalibration)]
-    for name in entry:
-        if name not in names:
-            raise ConfigError(f"{joint}.{name}: is no field of a joint; {hint(name, names)}")
-    for name in names:
-        if name not in entry:
-            raise ConfigError(f"{joint}.{name}: is missing")
-        if type(entry[name]) is not int:  # True is an int, but not a number of ticks
-            raise ConfigError(f"{joint}.{name}: is {_kind(entry[name])}, expected a whole number")
-    calibration = JointCalibration(**entry)
-    _check(joint, number, calibration)
-    return calibration
+    for number, joint in enumerate(JOINTS, start=1):
+        _check(joint, number, joints[joint])
+    return {joint: joints[joint] for joint in JOINTS}
 
 
 def _check(joint: str, number: int, entry: JointCalibration) -> None:
+    """What the fields must be together."""
     if entry.id != number:
         raise ConfigError(f"{joint}.id: is {entry.id}, and this arm has {joint} at id {number}")
-    if entry.drive_mode not in (0, 1):
-        raise ConfigError(f"{joint}.drive_mode: {entry.drive_mode} is neither 0 nor 1")
-    if abs(entry.homing_offset) > 2047:
-        raise ConfigError(f"{joint}.homing_offset: {entry.homing_offset} is not in -2047..2047")
-    for name in ("range_min", "range_max"):
-        if not 0 <= getattr(entry, name) <= _LAST_TICK:
-            raise ConfigError(f"{joint}.{name}: {getattr(entry, name)} is not in 0..{_LAST_TICK}")
     if entry.range_min >= entry.range_max:
         raise ConfigError(
             f"{joint}.range_min: {entry.range_min} is not below range_max {entry.range_max}; a range across"
@@ -202,10 +178,3 @@ def _check(joint: str, number: int, entry: JointCalibration) -> None:
             f"{joint}.range_max: {entry.range_min}..{entry.range_max} is a whole turn, so the recording crossed"
             " 4095 -> 0: calibrate again, starting with the joint in mid range"
         )
-
-
-def _kind(value: Any) -> str:
-    """What JSON calls it, with the value where that is short."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    return json.dumps(value)

@@ -1,8 +1,7 @@
-"""Command lines and YAML files to configuration dataclasses, in draccus' language; every mistake is one line.
+"""Command lines and YAML files to configuration dataclasses; every mistake is one line.
 
 `--robot.port=/dev/ttyACM0 --dry_run --config_path=run.yaml`: a flag wins over the file, the file over the default.
-draccus' own parser exits, or raises without naming the field, and reads free text as YAML; so only its registry of
-choices is used, and `schema` says what each field takes.
+The language is that of draccus, which LeRobot uses; `schema` says what each field takes.
 """
 
 from __future__ import annotations

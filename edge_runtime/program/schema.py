@@ -1,7 +1,8 @@
 """What a configuration dataclass allows, and mappings made into one: each mistake names field, value and expectation.
 
-Understood: dataclasses, draccus' ChoiceRegistry (its key `type` chooses), `dict[str, X]`, `list[X]`, `X | None` and
-other unions, Literal, bool, int, float, str, Path. Numbers are finite.
+Understood: dataclasses, `Choice` (its key `type` chooses), `dict[str, X]`, `list[X]`, `tuple[X, Y]`, `X | None` and
+other unions, Literal, bool, int, float, str, Path, Any, and `Annotated[X, Range(1, 9)]` with any `Rule`. Numbers are
+finite. It serves settings (flags, YAML) and documents (JSON: manifest, calibration, record of a fault) alike.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import re
 import types
 import typing
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from edge_runtime.errors import ConfigError
 
-CHOICE = "type"  # the key that names a ChoiceRegistry's subclass
+T = TypeVar("T")
+CHOICE = "type"  # the key that names a Choice's subclass
 REQUIRED = "required"  # a setting's default when it has none
 FOREVER_S = 1_000_000_000  # 31 years; a thread can wait for so long, and not for ten times as long
 _NAME_BYTES = 128
@@ -32,30 +34,58 @@ _PORT = re.compile(r"[0-9]{1,5}")
 _HOST = re.compile(r"[\w.-]+")
 
 
-def build(kind: Any, raw: Any, path: str) -> Any:
-    """`raw` as a value of type `kind`; the ConfigError of one that cannot be starts with `path`."""
+def build(kind: Any, raw: Any, path: str, *, document: bool = False) -> Any:
+    """`raw` as a value of type `kind`; the ConfigError of one that cannot be starts with `path`.
+
+    A `document` is JSON that a program wrote: there "1" is not a number, and its words are JSON's.
+    """
     if isinstance(raw, str):
         _check_text(raw, path)
-    alternatives = members(kind)
-    if raw is None and types.NoneType in alternatives:
-        return None
-    for member in alternatives:
-        origin = typing.get_origin(member)
-        if isinstance(raw, Mapping) and _classes(member):
-            return _build_dataclass(member, raw, path)
-        if isinstance(raw, Mapping) and origin is dict:
-            of = typing.get_args(member)[1]
-            return {build(str, str(name), path): build(of, each, _join(path, name)) for name, each in raw.items()}
-        if isinstance(raw, list) and origin in (list, tuple):
-            of = typing.get_args(member)[0]
-            return origin(build(of, each, _join(path, index)) for index, each in enumerate(raw))
-    for member in alternatives:
+    for member, rules in alternatives(kind):
         try:
-            return _scalar(member, raw)
-        except (ValueError, OverflowError, RuntimeError):  # RuntimeError: ~nobody has no home
+            value = _value(member, rules, raw, path, document)
+        except _Other:
             continue
-    words = [word for member in alternatives if is_literal(member) for word in typing.get_args(member)]
-    raise ConfigError(f"{path}: {shown(raw)} is not {expected(kind)}{_suggestion(raw, words)}")
+        _obey(rules, value, kind, path, document)
+        return value
+    words = [word for member in members(kind) if is_literal(member) for word in typing.get_args(member)]
+    raise ConfigError(f"{path}: {shown(raw)} is not {expected(kind, document)}{_suggestion(raw, words)}")
+
+
+def build_document(kind: Any, raw: Any) -> Any:
+    """The JSON `raw` as a `kind`, which says what it holds; a ConfigError begins with the field."""
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"{shown(raw)} is not {expected(kind, document=True)}")
+    return build(kind, raw, "", document=True)
+
+
+class _Other(Exception):
+    """The value is not of this alternative of its type."""
+
+
+def _value(kind: Any, rules: Sequence[Rule], raw: Any, path: str, document: bool) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any or (kind is types.NoneType and raw is None):
+        return raw
+    if isinstance(raw, Mapping) and _classes(kind):
+        return _build_dataclass(kind, raw, path, document)
+    if isinstance(raw, Mapping) and origin is dict:
+        return {
+            build(arguments[0], str(name), _join(path, name)): build(
+                arguments[1], each, _join(path, name), document=document
+            )
+            for name, each in raw.items()
+        }
+    if isinstance(raw, list) and origin in (list, tuple):
+        kinds = arguments if origin is tuple and arguments[1:] != (...,) else arguments[:1] * len(raw)
+        if len(kinds) != len(raw):
+            raise _Other
+        pairs = enumerate(zip(kinds, raw, strict=True))
+        return origin(build(of, each, f"{path}[{index}]", document=document) for index, (of, each) in pairs)
+    try:
+        return _scalar(kind, raw, document, finite=not any(isinstance(rule, NotFinite) for rule in rules))
+    except (ValueError, OverflowError, RuntimeError) as error:  # RuntimeError: ~nobody has no home
+        raise _Other from error
 
 
 def _check_text(text: str, path: str) -> None:
@@ -68,24 +98,21 @@ def _check_text(text: str, path: str) -> None:
         raise ConfigError(f"{path}: {shown(text)} holds a NUL, which no text may")
 
 
-def _build_dataclass(kind: Any, raw: Mapping[Any, Any], path: str) -> Any:
+def _build_dataclass(kind: Any, raw: Mapping[Any, Any], path: str, document: bool) -> Any:
     raw = dict(raw)
     cls = _choose(kind, raw, path)
-    hints = typing.get_type_hints(cls)
+    kinds = hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     for key in raw:
         if key not in fields:
-            what = f"no such setting of {cls.get_choice_name(cls)}" if cls is not kind else "no such setting"
-            near = nearest(str(key), [*fields, CHOICE] if cls is not kind else fields)
-            hint = f"; did you mean {_join(path, near)}?" if near else "; --help lists them all"
-            raise ConfigError(f"{_join(path, key)}: {what}{hint}")
-    values = {name: build(hints[name], each, _join(path, name)) for name, each in raw.items()}
+            raise ConfigError(f"{_join(path, key)}: {_unknown(str(key), kind, cls, list(fields), path, document)}")
+    values = {name: build(kinds[name], each, _join(path, name), document=document) for name, each in raw.items()}
     for name, field in fields.items():
         if name not in raw and _is_required(field):
-            if _classes(hints[name]):
-                values[name] = build(hints[name], {}, _join(path, name))
+            if _classes(kinds[name]) and not document:
+                values[name] = build(kinds[name], {}, _join(path, name))
             else:
-                raise ConfigError(f"{_join(path, name)}: is missing, expected {expected(hints[name])}")
+                raise ConfigError(f"{_join(path, name)}: is missing, expected {expected(kinds[name], document)}")
     try:
         return cls(**values)
     except ConfigError as error:
@@ -94,12 +121,20 @@ def _build_dataclass(kind: Any, raw: Mapping[Any, Any], path: str) -> Any:
         raise ConfigError(f"{path}.{error}") from error
 
 
+def _unknown(key: str, kind: Any, cls: Any, fields: list[str], path: str, document: bool) -> str:
+    if document:
+        return f"is not known; {hint(key, fields)}"
+    what = f"no such setting of {cls.get_choice_name(cls)}" if cls is not kind else "no such setting"
+    near = nearest(key, [*fields, CHOICE] if cls is not kind else fields)
+    return what + (f"; did you mean {_join(path, near)}?" if near else "; --help lists them all")
+
+
 def _choose(kind: Any, raw: dict[Any, Any], path: str) -> Any:
     """The dataclass to build: `kind` itself, or the subclass that the key `type` names."""
     if not _is_choice(kind):
         return kind
     choices = kind.get_known_choices()
-    word = raw.pop(CHOICE, kind.default_choice_name())
+    word = raw.pop(CHOICE, None)
     if word is None and kind in choices.values():
         return kind
     if not isinstance(word, str) or word not in choices:
@@ -109,12 +144,15 @@ def _choose(kind: Any, raw: dict[Any, Any], path: str) -> Any:
     return choices[word]
 
 
-def _scalar(kind: Any, raw: Any) -> Any:
-    """`raw` as a `kind`, or ValueError. Text that reads as a number is one; a boolean is not."""
+def _scalar(kind: Any, raw: Any, document: bool, finite: bool) -> Any:
+    """`raw` as a `kind`, or ValueError. A boolean is no number; text that reads as one is, but in a document."""
+    if document and kind in _IN_JSON and not isinstance(raw, _IN_JSON[kind]):
+        raise ValueError
     if is_literal(kind):
-        raw = "off" if raw is False else raw  # YAML 1.1 reads the bare word so
+        raw = "off" if raw is False and not document else raw  # YAML 1.1 reads the bare word so
         for word in typing.get_args(kind):
-            if str(raw) == str(word) and isinstance(raw, bool) == isinstance(word, bool):
+            alike = type(raw) is type(word) if document else isinstance(raw, bool) == isinstance(word, bool)
+            if str(raw) == str(word) and alike:
                 return word
     elif kind is bool and raw in (True, False, "true", "false") and isinstance(raw, bool | str):
         return raw in (True, "true")
@@ -122,13 +160,166 @@ def _scalar(kind: Any, raw: Any) -> Any:
         raise ValueError
     elif kind is int and isinstance(raw, int | str):
         return int(raw)
-    elif kind is float and isinstance(raw, int | float | str) and math.isfinite(float(raw)):
+    elif kind is float and isinstance(raw, int | float | str) and (math.isfinite(float(raw)) or not finite):
         return float(raw)
     elif kind is str and isinstance(raw, int | float | str):
         return str(raw)
     elif kind is Path and isinstance(raw, str) and raw:
         return Path(raw).expanduser()
     raise ValueError
+
+
+# Rules: what a type alone cannot say, as in `Annotated[float, Range(1, 1000)]`.
+
+
+class Rule:
+    """What else a value of the annotated type must be."""
+
+    def allows(self, value: Any) -> bool:
+        return True
+
+    def expected(self, kind: str) -> str:
+        """`kind`, which is the type in words, with this rule in words."""
+        return kind
+
+    def refusal(self, value: Any, expected: str) -> str:
+        """The sentence about a `value` that is not allowed."""
+        return f"{shown(value)} is not {expected}"
+
+    def json_schema(self) -> dict[str, Any]:
+        """This rule in the words of JSON Schema, as far as it has them."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Range(Rule):
+    """A number from `low` to `high`, ends included."""
+
+    low: float
+    high: float = math.inf
+
+    def allows(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def expected(self, kind: str) -> str:
+        return f"{kind} in {self}" if self.high < math.inf else f"{kind} of at least {_number(self.low)}"
+
+    def refusal(self, value: float, expected: str) -> str:
+        allowed = f"not in {self}" if self.high < math.inf else f"less than {_number(self.low)}"
+        return f"{_number(value)} is {allowed}"
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"minimum": self.low} | ({"maximum": self.high} if self.high < math.inf else {})
+
+    def __str__(self) -> str:
+        return f"{_number(self.low)}..{_number(self.high)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Printable(Rule):
+    """Text of `least` to `most` printable characters."""
+
+    most: int
+    least: int = 1
+
+    def allows(self, value: str) -> bool:
+        return self.least <= len(value) <= self.most and value.isprintable()
+
+    def expected(self, kind: str) -> str:
+        return f"{kind} of {self.least} to {self.most} printable characters"
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"minLength": self.least, "maxLength": self.most}
+
+
+@dataclasses.dataclass(frozen=True)
+class Items(Rule):
+    """A list of at least so many."""
+
+    least: int
+
+    def allows(self, value: Sequence[Any]) -> bool:
+        return len(value) >= self.least
+
+    def expected(self, kind: str) -> str:
+        return kind.replace("a list of", f"a list of at least {self.least}", 1)
+
+    def refusal(self, value: Sequence[Any], expected: str) -> str:
+        return super().refusal(list(value), expected)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"minItems": self.least}
+
+
+@dataclasses.dataclass(frozen=True)
+class Distinct(Rule):
+    """A list in which no two have the same value of this field."""
+
+    field: str
+
+    def allows(self, value: Sequence[Any]) -> bool:
+        return len({getattr(each, self.field) for each in value}) == len(value)
+
+    def refusal(self, value: Sequence[Any], expected: str) -> str:
+        return f"{shown([getattr(each, self.field) for each in value])} is not a list of distinct {self.field}s"
+
+
+Port = Annotated[int, Range(0, 65535)]  # 0 = any that is free
+Milliseconds = Annotated[float, Range(0, 60_000)]
+
+
+class NotFinite(Rule):
+    """NaN and infinity are numbers too: such as a position that was never read."""
+
+
+def check_fields(config: Any, path: str = "") -> None:
+    """ConfigError for the first field of a dataclass that breaks a rule of its type.
+
+    `build` sees to that; a class that people build themselves calls this in `__post_init__`. `path` is where such a
+    dataclass stands in the settings.
+    """
+    kinds = hints(config.__class__)
+    for name in (field.name for field in dataclasses.fields(config)):
+        value = getattr(config, name)
+        for member, rules in alternatives(kinds[name]):
+            of = (int, float) if member is float else typing.get_origin(member) or member
+            if rules and isinstance(value, of) and not isinstance(value, bool):
+                _obey(rules, value, kinds[name], _join(path, name))
+
+
+def _obey(rules: Iterable[Rule], value: Any, kind: Any, path: str, document: bool = False) -> None:
+    for rule in rules:
+        if not rule.allows(value):
+            raise ConfigError(f"{path}: {rule.refusal(value, expected(kind, document))}")
+
+
+class Choice:
+    """A dataclass whose key `type` chooses one of the subclasses registered for it."""
+
+    _choices: typing.ClassVar[dict[str, type]]
+
+    def __init_subclass__(cls) -> None:
+        if Choice in cls.__bases__:
+            cls._choices = {}
+
+    @classmethod
+    def register_subclass(cls, name: str) -> Callable[[type[T]], type[T]]:
+        """The class that follows is what `type: name` means."""
+
+        def register(subclass: type[T]) -> type[T]:
+            cls._choices[name] = subclass
+            return subclass
+
+        return register
+
+    @classmethod
+    def get_known_choices(cls) -> dict[str, Any]:
+        return cls._choices
+
+    @classmethod
+    def get_choice_name(cls, subclass: type) -> str:
+        """The name that `subclass` was registered under."""
+        return next(name for name, each in cls._choices.items() if each is subclass)
 
 
 # Types.
@@ -148,22 +339,22 @@ def settings(kind: Any, prefix: str = "", chosen: str | None = None) -> Iterator
     """All settings below `kind`, depth first; those that several choices share come once. `chosen` is the default."""
     seen: set[str] = set()
     if _is_choice(kind):
-        default = chosen or kind.default_choice_name() or REQUIRED
+        default = chosen or REQUIRED
         yield Setting(f"{prefix}{CHOICE}", typing.Literal[tuple(kind.get_known_choices())], default, "what it is")
     for cls in _classes(kind):
-        comments, hints = _comments(cls), typing.get_type_hints(cls)
+        said, kinds = comments(cls), typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
             name = prefix + field.name
             if name in seen or not field.init:
                 continue
             seen.add(name)
-            below, dots = hints[field.name], "."
+            below, dots = kinds[field.name], "."
             if typing.get_origin(below) is dict and _classes(typing.get_args(below)[1]):
                 below, dots = typing.get_args(below)[1], ".NAME."
             if _classes(below):
                 yield from settings(below, name + dots, _chosen(below, field))
             else:
-                yield Setting(name, below, _default(field), comments.get(field.name, ""))
+                yield Setting(name, below, _default(field), said.get(field.name, ""))
 
 
 def names(kind: Any) -> set[str]:
@@ -209,8 +400,23 @@ def is_required(cls: Any, name: str) -> bool:
 
 def members(kind: Any) -> tuple[Any, ...]:
     """The alternatives of a union, narrow before wide: text takes anything, so it is tried last."""
+    return tuple(member for member, _ in alternatives(kind))
+
+
+@functools.cache
+def alternatives(kind: Any) -> Sequence[tuple[Any, tuple[Rule, ...]]]:
+    """As `members`, each with the rules of its annotation."""
     union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return tuple(sorted(typing.get_args(kind), key=(str, Path).__contains__)) if union else (kind,)
+    found: list[tuple[Any, tuple[Rule, ...]]] = []
+    for member in typing.get_args(kind) if union else (kind,):
+        annotated = typing.get_origin(member) is Annotated
+        found.append((member.__origin__, member.__metadata__) if annotated else (member, ()))
+    return sorted(found, key=lambda each: each[0] in (str, Path))
+
+
+@functools.cache
+def hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _classes(kind: Any) -> list[Any]:
@@ -253,7 +459,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 @functools.cache
-def _comments(cls: type) -> dict[str, str]:
+def comments(cls: type) -> dict[str, str]:
     """Field -> the comment on its line, from the class's source and its ancestors'."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -264,29 +470,41 @@ def _comments(cls: type) -> dict[str, str]:
 
 # Words.
 
+_IN_JSON: dict[type, Any] = {bool: bool, int: int, float: (int, float), str: str}
 _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
-def expected(kind: Any) -> str:
+def expected(kind: Any, document: bool = False) -> str:
     """What a value of `kind` looks like, for a sentence."""
     words = []
-    for member in members(kind):
-        origin, arguments = typing.get_origin(member), typing.get_args(member)
-        if is_literal(member):
-            words.append("one of " * (len(arguments) > 1) + ", ".join(str(word) for word in arguments))
-        elif origin is dict:
-            words.append(f"a mapping of names to {_plural(arguments[1])}")
-        elif origin in (list, tuple):
-            words.append(f"a list of {_plural(arguments[0])}")
-        elif member in _EXPECTED:
-            words.append(_EXPECTED[member])
-        elif member is not types.NoneType:
-            words.append("a mapping of settings")
+    for member, rules in alternatives(kind):
+        if member is not types.NoneType:
+            said = _expected(member, document)
+            for rule in rules:
+                said = rule.expected(said)
+            words.append(said)
     return " or ".join(words)
 
 
-def _plural(kind: Any) -> str:
-    return {float: "numbers", int: "whole numbers", Path: "paths", str: "text"}.get(kind, "settings")
+def _expected(kind: Any, document: bool) -> str:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if is_literal(kind):
+        return "one of " * (len(arguments) > 1) + ", ".join(str(word) for word in arguments)
+    if origin is tuple and arguments[1:] != (...,):
+        return f"a list of {' and '.join(expected(each, document) for each in arguments)}"
+    if origin in (list, tuple):
+        return f"a list of {_plural(arguments[0], document)}"
+    if kind in _EXPECTED:
+        return _EXPECTED[kind]
+    if document:
+        return "an object"
+    return f"a mapping of names to {_plural(arguments[1], document)}" if origin is dict else "a mapping of settings"
+
+
+def _plural(kind: Any, document: bool) -> str:
+    words = {float: "numbers", int: "whole numbers", Path: "paths", str: "text"}
+    other = "lists" if typing.get_origin(members(kind)[0]) in (list, tuple) else "objects"
+    return words.get(members(kind)[0], other if document else "settings")
 
 
 def shown(value: Any) -> str:
@@ -322,16 +540,7 @@ def _suggestion(raw: Any, words: Iterable[Any]) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
-# -- what a configuration class checks of its own values: ranges, addresses and names
-
-
-def check_ranges(config: object, path: str = "", **ranges: tuple[float, float]) -> None:
-    """ConfigError for the first field of `config` that is not in its range, ends included; None is in every range."""
-    for name, (low, high) in ranges.items():
-        value = getattr(config, name)
-        if value is not None and not low <= value <= high:
-            allowed = f"not in {_number(low)}..{_number(high)}" if high < math.inf else f"less than {_number(low)}"
-            raise ConfigError(f"{path and path + '.'}{name}: {_number(value)} is {allowed}")
+# Addresses and names, which configuration classes check for themselves.
 
 
 def check_address(text: str, path: str, schemes: Sequence[str] = ("http", "https")) -> None:
@@ -381,4 +590,4 @@ def check_file_name(name: str, path: str, example: str) -> None:
 
 
 def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.12g}"
+    return shown(value) if isinstance(value, int) else f"{value:.12g}"

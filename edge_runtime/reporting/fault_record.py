@@ -4,35 +4,65 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from edge_runtime.errors import ConfigError, OutputError
-from edge_runtime.program import files
+from edge_runtime.program import files, schema
 from edge_runtime.program.flags import one_line
-from edge_runtime.program.schema import shown
+from edge_runtime.program.schema import Items, NotFinite, Printable, Range, shown
 
 KEPT_S = 10.0
 MOST_FILES = 20  # the oldest goes: an arm that fails all night must not fill the disk
-FORMAT = 1
-_WHOLE = ("time_ns", "timestep", "answered", "late_ns", "read_ns", "write_ns", "action_age_ns")  # of a tick
+Whole = Annotated[int, Range(-(1 << 63), (1 << 63) - 1)]
+Number = Annotated[float, NotFinite()]
+Word = Annotated[str, Printable(128, 0)]
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One of `ActuatorLoop.recent_ticks`: times in ns, goals and positions in joint units."""
+
+    time_ns: Whole
+    timestep: Whole
+    outcome: Word
+    answered: Whole  # joints
+    late_ns: Whole
+    read_ns: Whole
+    write_ns: Whole
+    action_age_ns: Whole
+    positions: list[Number]
+    goal: list[Number]
+
+
+@dataclass(frozen=True)
+class JointReport:
+    """What the bus knew of a joint; what the robot does not tell is None."""
+
+    id: Whole | None = None
+    misses: Whole = 0
+    errors: Word = ""
+    voltage: Number | None = None
+    temperature: Number | None = None  # degrees Celsius
+    load: Number | None = None
+    current: Number | None = None  # amperes
 
 
 @dataclass(frozen=True)
 class FaultRecord:
-    """What a fault looked like. `ticks` are `ActuatorLoop.recent_ticks`, oldest first; `bus` is the robot's report."""
+    """What a fault looked like. `ticks` are oldest first; `bus` is the robot's report."""
 
     error: str
     time: str  # ISO 8601, local
     control_hz: float
-    joints: list[str]
-    units: list[str]
-    states: list[tuple[float, str]]  # seconds since the start
+    joints: Annotated[list[Word], Items(1)]
+    units: list[Word]
+    states: list[tuple[float, Word]]  # seconds since the start
     bus: dict[str, Any]
-    ticks: list[dict[str, Any]] = field(repr=False)
-    format: int = FORMAT
+    ticks: list[Tick] = field(repr=False)
+    format: Literal[1] = 1
 
     def save(self, folder: Path) -> Path:
         """Write it into `folder`, named for its time; its path. OutputError."""
@@ -43,7 +73,7 @@ class FaultRecord:
                 path.unlink(missing_ok=True)
                 path.with_suffix(".png").unlink(missing_ok=True)
             path = folder / f"fault-{self.time.replace(':', '')}.json"
-            path.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+            path.write_text(json.dumps(asdict(replace(self, error=one_line(self.error)))) + "\n", encoding="utf-8")
         except OSError as error:
             raise OutputError(f"fault_folder: cannot write into {folder}: {error.strerror}") from error
         return path
@@ -55,67 +85,33 @@ class FaultRecord:
             content = files.read_json(path)
         except ValueError as error:
             raise ConfigError(f"file: {path} {error}") from error
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ConfigError(f"file: {path} is not the record of a fault in format {FORMAT}")
         try:
-            record = cls(**content)
-            _check(record)
-        except TypeError as error:
-            raise ConfigError(f"file: {path} is not the whole record of a fault: {error}") from error
-        except ValueError as error:
+            record: FaultRecord = schema.build_document(cls, content)
+            record.check_lengths()
+            record.reports()
+        except ConfigError as error:
             raise ConfigError(f"file: {path} is not the record of a fault: {error}") from error
         return replace(record, error=one_line(record.error))  # it may quote what a peer said
 
+    def reports(self) -> dict[str, JointReport]:
+        """By joint, what we know to show of `bus`; ConfigError where it is not what it should be."""
+        known = {each.name for each in fields(JointReport)}
+        joints = schema.build(dict[str, dict[str, Any]], self.bus.get("joints", {}), "bus.joints", document=True)
+        return {
+            joint: schema.build(
+                JointReport, {name: told[name] for name in known & told.keys()}, f"bus.joints.{joint}", document=True
+            )
+            for joint, told in joints.items()
+        }
 
-def _check(record: FaultRecord) -> None:
-    """Raises ValueError with the first field that is not as `save` writes it."""
-    for name in ("error", "time"):
-        _need(isinstance(getattr(record, name), str), name, getattr(record, name), "text")
-    _need(_is_number(record.control_hz), "control_hz", record.control_hz, "a number")
-    _need(_is_list(record.joints, _is_text) and bool(record.joints), "joints", record.joints, "a list of names")
-    joints = len(record.joints)
-    _need(_is_list(record.units, _is_text, joints), "units", record.units, f"a list of {joints} names")
-    _need(_is_list(record.states, _is_state), "states", record.states, "a list of pairs of seconds and a state")
-    _need(isinstance(record.bus, dict), "bus", record.bus, "an object")
-    _need(isinstance(record.bus.get("joints", {}), dict), "bus.joints", record.bus.get("joints"), "an object")
-    for joint, seen in record.bus.get("joints", {}).items():
-        _need(isinstance(seen, dict), f"bus.joints.{joint}", seen, "an object")
-        for name, value in seen.items():
-            fits, expected = (_is_text, "text") if name == "errors" else (_is_number, "a number")
-            _need(fits(value), f"bus.joints.{joint}.{name}", value, expected)
-    _need(_is_list(record.ticks, lambda tick: isinstance(tick, dict)), "ticks", record.ticks, "a list of objects")
-    for index, tick in enumerate(record.ticks):
-        for name in ("goal", "positions"):
-            value = tick.get(name)
-            _need(_is_list(value, _is_number, joints), f"ticks[{index}].{name}", value, f"a list of {joints} numbers")
-        for name in _WHOLE:
-            _need(_is_whole(tick.get(name)), f"ticks[{index}].{name}", tick.get(name), "a whole number")
-        _need(_is_text(tick.get("outcome")), f"ticks[{index}].outcome", tick.get("outcome"), "a word")
-
-
-def _need(fits: bool, where: str, value: object, expected: str) -> None:
-    if not fits:
-        raise ValueError(f"{where}: {shown(value)} is not {expected}")
-
-
-def _is_list(value: object, fits: Callable[[Any], bool], length: int | None = None) -> bool:
-    return isinstance(value, list) and length in (None, len(value)) and all(map(fits, value))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable()
-
-
-def _is_whole(value: object) -> bool:
-    return type(value) is int and abs(value) < 1 << 63
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) or _is_whole(value)
-
-
-def _is_state(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and _is_text(value[1])
+    def check_lengths(self) -> None:
+        """ConfigError unless each list has a place for each joint."""
+        lists: dict[str, Sequence[object]] = {"units": self.units}
+        for index, tick in enumerate(self.ticks):
+            lists |= {f"ticks[{index}].goal": tick.goal, f"ticks[{index}].positions": tick.positions}
+        for name, values in lists.items():
+            if len(values) != len(self.joints):
+                raise ConfigError(f"{name}: {shown(values)} is not a list of {len(self.joints)}, one for each joint")
 
 
 def default_folder() -> Path:

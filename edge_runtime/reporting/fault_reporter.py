@@ -12,7 +12,7 @@ from typing import Any
 from edge_runtime.errors import ActuatorFault, OutputError
 from edge_runtime.planning.planner import Planner
 from edge_runtime.program.notify import Notifier
-from edge_runtime.reporting.fault_record import FaultRecord
+from edge_runtime.reporting.fault_record import FaultRecord, Tick
 from edge_runtime.reporting.state import RuntimeState
 from edge_runtime.robots import Robot
 
@@ -69,7 +69,7 @@ class FaultReporter:
             units=[joint.unit for joint in self._robot.joints],
             states=[*self._state.changes],
             bus=self._robot.report(),
-            ticks=fault.ticks,
+            ticks=[Tick(**tick) for tick in fault.ticks],
         )
         path = ""
         try:

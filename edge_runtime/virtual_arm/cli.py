@@ -5,18 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import math
 import signal
 import tempfile
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from edge_runtime.errors import ConfigError
 from edge_runtime.program import flags
-from edge_runtime.program.schema import check_file_name, check_ranges
+from edge_runtime.program.schema import Port, Range, check_fields, check_file_name
 from edge_runtime.program.signals import at_end_of_stdin, handling_signals
 
 if TYPE_CHECKING:
@@ -33,31 +32,23 @@ class VirtualArmConfig:
     """`edge-runtime virtual-arm`: serve until SIGTERM or SIGINT; one line of JSON on stdout says where."""
 
     link: Path | None = None  # a stable name for the serial port, made as a symlink
-    http_port: int = 8090  # on loopback; 0 = any
+    http_port: Port = 8090  # on loopback; 0 = any
     goal: Literal["random", "fixed"] = "random"  # fixed: every episode's goal is at (0.20, 0.08)
-    seed: int = 0  # of the first scene, the sensor noise and the faults
+    seed: Annotated[int, Range(0)] = 0  # of the first scene, the sensor noise and the faults
     robot_id: str = "virtual"  # the name of the calibration file
     calibration_dir: Path | None = None  # where to write it; by default a temporary folder
     cameras: dict[str, str] | list[str] = field(default_factory=VIEWS.copy)  # names, or name -> static or wrist
-    camera_width: int = 96  # pixels
-    camera_height: int = 96  # pixels
-    camera_fps: float = 30.0  # frames per second
+    camera_width: Annotated[int, Range(16, 2048)] = 96  # pixels
+    camera_height: Annotated[int, Range(16, 2048)] = 96  # pixels
+    camera_fps: Annotated[float, Range(1, 240)] = 30.0  # frames per second
     camera_noise: bool = True  # ±1, as a sensor has
     wire_time: bool = False  # bytes take their time at 1 Mbit/s, and servos their return delay
-    return_delay_us: float | None = None  # instead of the servos' register Return_Delay_Time
+    return_delay_us: Annotated[float, Range(0, 100_000)] | None = None  # instead of the servos' Return_Delay_Time
     until_stdin_closes: bool = False  # end with the process at the other end of stdin
     debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            http_port=(0, 65535),
-            seed=(0, math.inf),
-            camera_width=(16, 2048),
-            camera_height=(16, 2048),
-            camera_fps=(1, 240),
-            return_delay_us=(0, 100_000),
-        )
+        check_fields(self)
         check_file_name(self.robot_id, "robot_id", "virtual")
         for name, view in self.views.items():
             if view not in VIEWS:

@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from edge_runtime.program.schema import Printable, Range
+from edge_runtime.wire import limits
 
 PROTOCOL_VERSION = 1
 Floats = npt.NDArray[np.float32]
 Pixels = npt.NDArray[np.uint8]
 Encoding = Literal["raw", "jpeg"]
 SkipReason = Literal["similar", "already_predicted", "superseded"]
+Name = Annotated[str, Printable(limits.NAME)]
 
 
 @dataclass(frozen=True)
 class Joint:
     """A joint's feature key (`shoulder_pan.pos`) and its unit (`degrees`, `normalized`, `percent`, `radians`, …)."""
 
-    name: str
-    unit: str
+    name: Name
+    unit: Name
 
 
 @dataclass(frozen=True)
 class Camera:
     """A camera by the policy's name; its frames are (height, width, 3) uint8 RGB."""
 
-    name: str
-    height: int
-    width: int
+    name: Name
+    height: Annotated[int, Range(1, limits.SIDE)]
+    width: Annotated[int, Range(1, limits.SIDE)]
 
 
 @dataclass(frozen=True)
 class ExtraState:
     """A named vector that is not joints, such as `observation.environment_state`."""
 
-    name: str
-    dimension: int
+    name: Name
+    dimension: Annotated[int, Range(1, limits.DIMENSION)]
 
 
 @dataclass(frozen=True)

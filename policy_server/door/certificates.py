@@ -8,6 +8,7 @@ import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -16,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edge_runtime.errors import ConfigError, OutputError
 from edge_runtime.program import flags, output
-from edge_runtime.program.schema import check_ranges
+from edge_runtime.program.schema import Range, check_fields
 
 _EARLIER = datetime.timedelta(hours=1)  # a robot's clock may be behind ours
 _SIGNS = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # certificates and their revocation
@@ -29,11 +30,11 @@ class MakeCertsConfig:
 
     dir: Path  # made if it is not there; nothing in it is overwritten
     hosts: list[str] = field(default_factory=list)  # names and addresses of the server, besides those found here
-    days: int = 3650  # until they expire
+    days: Annotated[int, Range(1, 36500)] = 3650  # until they expire
     debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
-        check_ranges(self, days=(1, 36500))
+        check_fields(self)
         for host in self.hosts:
             if not host.isascii() or not host or any(c.isspace() for c in host):
                 raise ConfigError(f"hosts: {host!r} is neither a name nor an address")

@@ -1,22 +1,25 @@
-"""Which engine runs which type of policy: a table name -> module, imported on demand."""
+"""Which engine runs which type of policy: a table of names, and what installed packages add to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Protocol, cast
+from importlib.metadata import entry_points
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from edge_runtime.errors import ModelError
-from edge_runtime.wire.messages import Floats
-from policy_server.bundle import Bundle
+from edge_runtime.errors import EdgeRuntimeError, ModelError
+from edge_runtime.program.schema import nearest
+from edge_runtime.wire.messages import Floats, Policy
+from policy_server.bundle import MANIFEST, Bundle
 from policy_server.engines.providers import Runtime
 
-# Each module has `open_engine(bundle, runtime) -> Engine`.
-ENGINES = {
-    "act": "policy_server.engines.one_graph",
-    **dict.fromkeys(("flow", "smolvla", "pi0", "pi05", "diffusion"), "policy_server.engines.flow"),
+GROUP = "policy_server.engines"  # the entry point of a package that brings an engine: TYPE = module:function
+ENGINES = {  # type -> a function (bundle, runtime) -> Engine, loaded when it is used
+    "act": "policy_server.engines.one_graph:open_engine",
+    "graph": "policy_server.engines.one_graph:open_engine",
+    **dict.fromkeys(("flow", "smolvla", "pi0", "pi05", "diffusion"), "policy_server.engines.flow:open_engine"),
 }
 Batch = Mapping[str, npt.NDArray[Any]]
 
@@ -43,9 +46,35 @@ def open_engine(bundle: Bundle, runtime: Runtime) -> Engine:
 
     What was loaded is what was checked: files that changed in between are noticed afterwards.
     """
-    module = ENGINES.get(bundle.policy.type)
-    if module is None:
-        raise ModelError(f"{bundle.path}: type: {bundle.policy.type!r} is not one of [{', '.join(ENGINES)}]")
-    engine = cast(Engine, import_module(module).open_engine(bundle, runtime))
+    engine = _opener(bundle)(bundle, runtime)
     bundle.recheck()
     return engine
+
+
+def _opener(bundle: Bundle) -> Callable[[Bundle, Runtime], Engine]:
+    """By name alone: a bundle is somebody's file, and no file may say which code is run."""
+    kind = bundle.policy.type
+    if kind in ENGINES:
+        module, _, function = ENGINES[kind].partition(":")
+        found: Callable[[Bundle, Runtime], Engine] = getattr(import_module(module), function)
+        return found
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    if kind not in installed:
+        known = [*ENGINES, *installed]
+        near = nearest(kind, known)
+        meant = f"; did you mean {near}?" if near else ""
+        raise ModelError(f"{bundle.path / MANIFEST}: type: {kind!r} is not one of [{', '.join(known)}]{meant}")
+    try:
+        found = installed[kind].load()
+    except EdgeRuntimeError:
+        raise
+    except Exception as error:  # whatever somebody else's package raises when it is imported
+        raise ModelError(f"{bundle.path / MANIFEST}: type: {kind!r} cannot be loaded: {error}") from error
+    return found
+
+
+def check_actions(where: str, policy: Policy, size: int, actions: Any) -> None:
+    """Raises ModelError unless `actions` are what a batch of `size` is answered with."""
+    expected = (size, policy.chunk_size, len(policy.joints))
+    if getattr(actions, "shape", None) != expected:
+        raise ModelError(f"{where}: action: {getattr(actions, 'shape', type(actions).__name__)} is not {expected}")

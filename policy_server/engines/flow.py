@@ -1,12 +1,23 @@
 """Policies that flow from noise to actions: a prefix once for an observation, then the same step some times over.
 
-What both share stays on the device. SmolVLA, PI0, PI0.5 and Diffusion Policy are such policies.
+What both share stays on the device. SmolVLA, PI0, PI0.5 and Diffusion Policy are such policies. The graphs, with the
+batch as their one free extent (called `batch`):
+
+    prefix (optional)  features of the policy, and `tokens`, `token_mask` (batch, width) where it reads a text
+                       -> any arrays; their names are inputs of the step
+    step               `x` (batch, rows, width) float32, `step` (1,) int64 from 0, what the prefix gave, any features
+                       -> `next`, as `x`, and `action` (batch, chunk, joints) in joint units, which counts at the end
+      guided           `previous` (batch, chunk, joints) normalised, `weights` (batch, chunk), `gain` (batch, steps):
+                       the plan to continue, how much each of its rows is held, and how hard each step pulls
+      noisy            `step_noise` (batch, steps, rows, width): what each step adds
+
+There are as many steps as the manifest says, or as `gain` has.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +26,8 @@ import numpy.typing as npt
 
 from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
-from policy_server.bundle import SEED, STATE, TASK, Bundle
-from policy_server.engines import Batch
+from policy_server.bundle import MANIFEST, SEED, STATE, TASK, Bundle
+from policy_server.engines import Batch, check_actions
 from policy_server.engines.fixed import device_of, filled, run_options
 from policy_server.engines.guidance import gains
 from policy_server.engines.options import BATCH
@@ -28,6 +39,7 @@ from policy_server.engines.tokens import Tokenizer, prompts
 NOISE, STEP_NOISE = "noise", "step_noise"
 PREVIOUS, WEIGHTS = "previous", "weights"  # in a batch, both or neither: what guides `EulerStep` in export/flow.py
 GAIN = "gain"
+GUIDANCE = {PREVIOUS, WEIGHTS, GAIN}
 TEXT = ("tokens", "token_mask")
 MAX_TOKENS = 48  # LeRobot's, for a graph that leaves their number free
 FREE_WIDTHS = range(16, MAX_TOKENS + 1, 16)  # such a graph runs in these: buffers for every length would fill a GPU
@@ -47,32 +59,29 @@ class _Plan:
 
 
 class FlowEngine:
-    """Runs `prefix.onnx` and `step.onnx`. The same noise and batch size give the same chunk, bit for bit.
-
-    The prefix takes what the policy observes, and `tokens` and `token_mask` where the policy reads text. The step takes
-    `x`, `step` and all that the prefix gives; `previous`, `weights` and `gain` where it can be guided; `step_noise`
-    where each step adds noise. It gives the `next` x and the `action` that x stands for.
-    """
+    """Runs `prefix.onnx` and `step.onnx`. The same noise and batch size give the same chunk, bit for bit."""
 
     def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
         self._path = bundle.path
         self._policy = bundle.policy
         self._features = bundle.features
-        self._prefix = self._open(bundle, "prefix", runtime)
         self._step = self._open(bundle, "step", runtime)
+        self._prefix: Any = self._open(bundle, "prefix", runtime) if "prefix" in bundle.graphs else None
         takes = {node.name: node.shape for node in self._step.get_inputs()}
-        self._noise_shape = tuple(takes["x"][1:])
-        self._guided, self._noisy = GAIN in takes, STEP_NOISE in takes
-        self._step_count = bundle.steps or int(takes[GAIN][1])
-        text = {node.name: node.shape for node in self._prefix.get_inputs()}
+        text = {node.name: node.shape for node in self._prefix.get_inputs()} if self._prefix is not None else {}
+        self._guided, self._noisy = takes.keys() >= GUIDANCE, STEP_NOISE in takes
         self._observed = [name for name in self._features if name in text]  # PI0.5 reads its state as text alone
+        self._direct = [name for name in self._features if name in takes]
+        self._check(bundle, takes, text.keys())
+        self._noise_shape = tuple(takes["x"][1:])
+        self._step_count = bundle.manifest.steps or int(takes[GAIN][1])
         self._tokenizer: Tokenizer | None = None
         self._widths: Sequence[int] = (0,)
         if TEXT[0] in text:
             width = text[TEXT[0]][1]
             self._widths = (width,) if isinstance(width, int) else FREE_WIDTHS
             self._tokenizer = Tokenizer(bundle.path / "tokenizer.json", self._widths[-1])
-        self._state_text = bundle.state_text
+        self._state_text = bundle.manifest.state_text
         self._captured = runtime.cuda_graphs and self.provider != NAMES["cpu"]
         self._graphs = itertools.count(1)  # a captured CUDA graph for each step of each plan
         self._plans: dict[tuple[int, int], _Plan] = {}  # by batch size and width
@@ -94,10 +103,12 @@ class FlowEngine:
             texts = prompts(batch[TASK], batch[STATE], self._state_text)
             observation |= dict(zip(TEXT, self._tokenizer(texts, widths), strict=True))
         plan = self._plan(observation, len(batch[STATE]))
-        for name, array in observation.items():
-            plan.prefix.bind_cpu_input(name, array)
-        self._prefix.run_with_iobinding(plan.prefix)
-        for name, array in (self._noise(batch) | self._guidance(batch, plan)).items():
+        if self._prefix is not None:
+            for name, array in observation.items():
+                plan.prefix.bind_cpu_input(name, array)
+            self._prefix.run_with_iobinding(plan.prefix)
+        direct = {name: np.ascontiguousarray(batch[name]) for name in self._direct}
+        for name, array in (direct | self._noise(batch) | self._guidance(batch, plan)).items():
             plan.buffers[name].update_inplace(array)
         for binding, options in plan.steps:
             self._step.run_with_iobinding(binding, options)
@@ -116,28 +127,42 @@ class FlowEngine:
                     actions = self._infer(batch, [width])
             except Exception as error:  # onnxruntime's exceptions share no base of their own
                 raise ModelError(f"{self._path}: cannot run a batch of {size}: {error}") from error
-            expected = (size, self._policy.chunk_size, len(self._policy.joints))
-            if actions.shape != expected:
-                raise ModelError(f"{self._path}: action: {actions.shape} is not {expected}")
+            check_actions(str(self._path), self._policy, size, actions)
             if self._captured:
                 self._sizes.append(size)
 
     def _open(self, bundle: Bundle, role: str, runtime: Runtime) -> Any:
-        """The session of one graph, its inputs held against the manifest."""
         if role not in bundle.graphs:
-            raise ModelError(f"{bundle.path / 'manifest.json'}: graphs: {role}: is missing")
-        session = open_session(bundle.graphs[role], runtime, weights=bundle.weights, static=role == "step")
-        got = {node.name for node in session.get_inputs()}
-        if role == "prefix":
-            expected = self._features.keys() | (set(TEXT) if bundle.policy.uses_task else set())
-            expected -= {STATE} if bundle.state_text is not None else set()
+            raise ModelError(f"{bundle.path / MANIFEST}: graphs.{role}: is missing")
+        return open_session(bundle.graphs[role], runtime, weights=bundle.weights, static=role == "step")
+
+    def _check(self, bundle: Bundle, takes: Mapping[str, Any], seen: Set[str]) -> None:
+        """What the step `takes` and the prefix has `seen` against each other and the manifest. Raises ModelError."""
+        read = self._features.keys() - ({STATE} if bundle.manifest.state_text is not None else set())
+        known = {"x", "step"} | set(self._direct)
+        for optional in (GUIDANCE, {STEP_NOISE}):
+            known |= optional if optional & takes.keys() else set()
+        if self._prefix is None:
+            known |= read
         else:
-            expected = {"x", "step"} | {node.name for node in self._prefix.get_outputs()}
-            for optional in ({PREVIOUS, WEIGHTS, GAIN}, {STEP_NOISE}):
-                expected |= optional if optional & got else set()
-        if got != expected:
-            raise ModelError(f"{bundle.graphs[role]}: inputs: {sorted(got)} are not {sorted(expected)}")
-        return session
+            known |= {node.name for node in self._prefix.get_outputs()}
+            text = set(TEXT) if bundle.policy.uses_task else set()
+            _compare(bundle, "prefix", "inputs", seen, (read - set(self._direct)) | (seen & read) | text)
+        _compare(bundle, "step", "inputs", takes.keys(), known)
+        _compare(bundle, "step", "outputs", {node.name for node in self._step.get_outputs()}, {"next", "action"})
+        if self._prefix is None and bundle.policy.uses_task:
+            raise ModelError(f"{bundle.path / MANIFEST}: graphs.prefix: is missing, and uses_task needs it")
+        if bundle.manifest.guided and not self._guided:
+            raise ModelError(f"{bundle.graphs['step']}: guided: has no inputs {sorted(GUIDANCE - takes.keys())}")
+        if not all(isinstance(extent, int) for extent in takes["x"][1:]):
+            raise ModelError(f"{bundle.graphs['step']}: x: {takes['x']} is free in more than the batch")
+        told, has = bundle.manifest.steps, int(takes[GAIN][1]) if self._guided else 0
+        if told != has and (told == 0) == (has == 0):
+            raise ModelError(f"{bundle.path / MANIFEST}: steps: {told} is not {has}, as gain has")
+        if not told and not has:
+            raise ModelError(
+                f"{bundle.path / MANIFEST}: steps: 0 is not the number of steps of {bundle.graphs['step']}"
+            )
 
     def _noise(self, batch: Batch) -> dict[str, Floats]:
         """What each chunk starts from, and where the steps add noise, theirs behind it from the same seed."""
@@ -171,15 +196,11 @@ class FlowEngine:
         return self._plans[key]
 
     def _lay_out(self, observation: Mapping[str, npt.NDArray[Any]], size: int) -> _Plan:
-        outputs = self._prefix.get_outputs()
-        shapes = [[size if extent == BATCH else extent for extent in node.shape] for node in outputs]
-        if not all(isinstance(extent, int) for shape in shapes for extent in shape):  # a free number of tokens
-            shapes = [array.shape for array in self._prefix.run(None, dict(observation))]
-        prefix = self._prefix.io_binding()
         buffers: dict[str, Any] = {}
-        for node, shape in zip(outputs, shapes, strict=True):
-            buffers[node.name] = self._zeros(shape, np.bool_ if node.type == "tensor(bool)" else np.float32)
-            prefix.bind_ortvalue_output(node.name, buffers[node.name])
+        prefix = None if self._prefix is None else self._lay_out_prefix(observation, size, buffers)
+        for name in self._direct:
+            feature = self._features[name]
+            buffers[name] = self._zeros((size, *feature.shape), feature.dtype)
         rows, joints = self._policy.chunk_size, len(self._policy.joints)
         buffers |= {"x": self._zeros((size, *self._noise_shape)), "action": self._zeros((size, rows, joints))}
         if self._guided:
@@ -191,12 +212,13 @@ class FlowEngine:
         if self._noisy:
             buffers[STEP_NOISE] = self._zeros((size, self._step_count, *self._noise_shape))
         here, there = buffers["x"], self._zeros((size, *self._noise_shape))
+        takes = {node.name for node in self._step.get_inputs()}
         steps = []
         for index in range(self._step_count):
             binding = self._step.io_binding()
             binding.bind_ortvalue_input("x", here)
             binding.bind_ortvalue_input("step", self._on_device(np.array([index], np.int64)))
-            for name in buffers.keys() - {"x", "action"}:
+            for name in takes - {"x", "step"}:
                 binding.bind_ortvalue_input(name, buffers[name])
             binding.bind_ortvalue_output("next", there)
             binding.bind_ortvalue_output("action", buffers["action"])
@@ -204,8 +226,25 @@ class FlowEngine:
             here, there = there, here
         return _Plan(prefix, steps, buffers)
 
+    def _lay_out_prefix(self, observation: Mapping[str, npt.NDArray[Any]], size: int, buffers: dict[str, Any]) -> Any:
+        """Its binding; what it gives is added to the `buffers`."""
+        outputs = self._prefix.get_outputs()
+        shapes = [[size if extent == BATCH else extent for extent in node.shape] for node in outputs]
+        if not all(isinstance(extent, int) for shape in shapes for extent in shape):  # a free number of tokens
+            shapes = [array.shape for array in self._prefix.run(None, dict(observation))]
+        binding = self._prefix.io_binding()
+        for node, shape in zip(outputs, shapes, strict=True):
+            buffers[node.name] = self._zeros(shape, np.bool_ if node.type == "tensor(bool)" else np.float32)
+            binding.bind_ortvalue_output(node.name, buffers[node.name])
+        return binding
+
     def _zeros(self, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Any:
         return self._on_device(np.zeros(shape, dtype))
 
     def _on_device(self, array: npt.NDArray[Any]) -> Any:
         return import_onnxruntime().OrtValue.ortvalue_from_numpy(array, *device_of(self._step))
+
+
+def _compare(bundle: Bundle, role: str, what: str, got: Set[str], expected: Set[str]) -> None:
+    if got != expected:
+        raise ModelError(f"{bundle.graphs[role]}: {what}: {sorted(got)} are not {sorted(expected)}")

@@ -10,7 +10,7 @@ import numpy as np
 from edge_runtime.errors import ModelError
 from edge_runtime.wire.messages import Floats
 from policy_server.bundle import ACTION, STATE, Bundle, Feature
-from policy_server.engines import Batch
+from policy_server.engines import Batch, check_actions
 from policy_server.engines.fixed import FixedBatch
 from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
 
@@ -26,7 +26,7 @@ class OneGraphEngine:
 
     def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
         if "policy" not in bundle.graphs:
-            raise ModelError(f"{bundle.path / 'manifest.json'}: graphs: policy: is missing")
+            raise ModelError(f"{bundle.path / 'manifest.json'}: graphs.policy: is missing")
         self._graph = bundle.graphs["policy"]
         self._policy = bundle.policy
         self._features = bundle.features
@@ -45,7 +45,7 @@ class OneGraphEngine:
         for fixed in self._fixed:
             if size <= fixed.size:
                 return fixed.run(batch)
-        actions: Floats = self._session.run([ACTION], dict(batch))[0]
+        actions: Floats = self._session.run([ACTION], {name: batch[name] for name in self._features})[0]
         return actions
 
     def warm_up(self, batch_sizes: Sequence[int], progress: Callable[[str], None]) -> None:
@@ -59,9 +59,7 @@ class OneGraphEngine:
                 actions = self.infer(batch)
             except Exception as error:  # onnxruntime's exceptions share no base of their own
                 raise ModelError(f"{self._graph}: cannot run a batch of {size}: {error}") from error
-            expected = (size, self._policy.chunk_size, len(self._policy.joints))
-            if actions.shape != expected:
-                raise ModelError(f"{self._graph}: {ACTION}: {actions.shape} is not {expected}")
+            check_actions(str(self._graph), self._policy, size, actions)
 
     def _fix(self, size: int) -> FixedBatch:
         return FixedBatch(import_onnxruntime(), self._session, size, self._features, (ACTION, self._chunk))

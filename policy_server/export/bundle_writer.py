@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,9 @@ import onnx
 import onnxruntime
 import torch
 
-from edge_runtime.wire.messages import Floats
-from policy_server.bundle import ACTION, FORMAT, IMAGES, MANIFEST, STATE
+from edge_runtime.wire.messages import Camera, ExtraState, Floats
+from policy_server import bundle
+from policy_server.bundle import ACTION, FORMAT, IMAGES, STATE, ActionScaling, Manifest
 from policy_server.export.checkpoint import Checkpoint
 from policy_server.export.parity import Observation
 from policy_server.export.policies import Policy
@@ -42,43 +40,48 @@ def write_manifest(
 ) -> None:
     """`manifest.json`, last of all, since it holds the digests of every other file in `folder`."""
     outside = dict(zip(policy.inputs, policy.features, strict=True))
-    manifest = {
-        "format": FORMAT,
-        "name": name,
-        "type": checkpoint.policy_type,
-        "precision": request.precision,
-        "joints": [asdict(joint) for joint in request.joints],
-        "cameras": [
-            dict(zip(("name", "height", "width"), (key.removeprefix(IMAGES), *checkpoint.frame(feature)), strict=True))
+    scaling = action_scaling(checkpoint)
+    manifest = Manifest(
+        format=FORMAT,
+        name=name,
+        type=checkpoint.policy_type,
+        precision=request.precision,
+        joints=request.joints,
+        cameras=tuple(
+            Camera(key.removeprefix(IMAGES), *checkpoint.frame(feature))
             for key, feature in outside.items()
             if feature.type == "VISUAL"
-        ],
-        "extra_state": [
-            {"name": key, "dimension": feature.shape[0]}
+        ),
+        extra_state=tuple(
+            ExtraState(key, feature.shape[0])
             for key, feature in outside.items()
             if feature.type != "VISUAL" and key != STATE
-        ],
-        "chunk_size": policy.chunk,
-        "action_dim": checkpoint.action.shape[0],
-        "fps": request.fps,
-        "uses_task": policy.uses_task,
-        "temporal_ensemble_coeff": checkpoint.config.get("temporal_ensemble_coeff"),
-        "robot_type": request.robot_type,
-        "n_obs_steps": policy.observations,
-        "steps": policy.steps,
-        "state_text": asdict(policy.state_text) if policy.state_text else None,
-        "graphs": dict(graphs),
-        "files": {path.name: digest_of(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST},
-        "provenance": provenance(checkpoint, request),
-        "parity": dict(parity),
-    }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+        ),
+        chunk_size=policy.chunk,
+        action_dim=checkpoint.action.shape[0],
+        fps=request.fps,
+        uses_task=policy.uses_task,
+        temporal_ensemble_coeff=checkpoint.config.get("temporal_ensemble_coeff"),
+        robot_type=request.robot_type,
+        graphs=dict(graphs),
+        files=bundle.digests(folder),
+        provenance=provenance(checkpoint, request),
+        parity=dict(parity),
+        action_scaling=scaling,
+        guided=policy.guided and scaling is not None,
+        n_obs_steps=policy.observations,
+        steps=policy.steps,
+        state_text=policy.state_text,
+    )
+    bundle.write(folder, manifest)
 
 
-def digest_of(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
+def action_scaling(checkpoint: Checkpoint) -> ActionScaling | None:
+    """How the checkpoint's network is unnormalised; None where a joint has no spread, which no plan comes back from."""
+    affine = checkpoint.unnormalise()
+    if not affine.scale.all():
+        return None
+    return ActionScaling(affine.scale.tolist(), (affine.offset - affine.centre * affine.scale).tolist())
 
 
 def provenance(checkpoint: Checkpoint, request: Request) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def check(path: Path, runtime: Runtime, say: Progress) -> Difference:
     """
     loaded = bundle.load(path)
     digest = loaded.policy.digest.hex()[:12]
-    say(f"{path.name}: {len(loaded.manifest['files'])} files as the manifest says, digest {digest}")
+    say(f"{path.name}: {len(loaded.manifest.files)} files as the manifest says, digest {digest}")
     engine = open_engine(loaded, runtime)
     pair = loaded.reference()
     expected = [case[ACTION] for case in cases({ACTION: pair.pop(ACTION)})]
@@ -40,7 +40,7 @@ def scale_of(loaded: Bundle) -> npt.NDArray[np.float64] | float:
 
     Infinite for a bundle whose manifest does not say.
     """
-    told = loaded.manifest["parity"].get("scale")
+    told = loaded.manifest.parity.get("scale")
     if told is None:
         return np.inf
     try:

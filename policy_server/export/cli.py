@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 from edge_runtime.errors import ConfigError, UsageError
 from edge_runtime.program import flags
-from edge_runtime.program.schema import check_ranges
+from edge_runtime.program.schema import Range, check_fields
 from edge_runtime.wire.messages import Joint
 from policy_server.engines.providers import Providers, Runtime
 from policy_server.export import joints
@@ -44,7 +44,7 @@ class ExportConfig:
     robot: StatedRobot = field(default_factory=StatedRobot)
     names: list[str] = field(default_factory=list)  # of the joints, for a robot that is not in the table
     units: list[str] = field(default_factory=list)  # one for all joints, or one for each
-    fps: float | None = None  # actions per second that the policy was trained at
+    fps: Annotated[float, Range(0.1, 1000)] | None = None  # actions per second that the policy was trained at
     stats: Path | None = None  # a data set's meta/stats.json, or safetensors, instead of the checkpoint's statistics
     tokenizer: Path | None = None  # folder of the language model: tokenizer.json, config.json
     state_numbers: int | None = None  # PI0.5: how many its prompt held in training, where the checkpoint cannot say
@@ -56,7 +56,7 @@ class ExportConfig:
     debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
-        check_ranges(self, fps=(0.1, 1000))
+        check_fields(self)
         _ = self.sizes
 
     @property

@@ -39,6 +39,7 @@ class Policy(Protocol):
     observations: int  # how many of the last ones it looks at
     steps: int  # of denoising; 0 = none
     state_text: StateText | None
+    guided: bool  # whether its step graph can be guided by a plan
     module: nn.Module
 
     def observe(self, count: int, random: np.random.Generator) -> dict[str, Array]:
@@ -70,7 +71,7 @@ def build(checkpoint: Checkpoint, tokenizer_folder: Path | None, state_numbers: 
 class ActPolicy:
     """ACT: one graph."""
 
-    uses_task = False
+    uses_task = guided = False
     observations, steps = 1, 0
     state_text: StateText | None = None
 
@@ -111,7 +112,7 @@ class FlowPolicy:
         self.state_text = text.state if text else None
         self._observed = [name for name in self.inputs if name != STATE or self.state_text is None]
         takes = inspect.signature(step.forward).parameters
-        self._guided, self._noisy = "gain" in takes, module.noisy
+        self.guided, self._noisy = "gain" in takes, module.noisy
 
     def observe(self, count: int, random: np.random.Generator) -> dict[str, Array]:
         shape = self.module.noise_shape
@@ -173,7 +174,7 @@ class FlowPolicy:
         """What else the step takes: guidance, or its own noise."""
         size, rows, joints = len(observation[NOISE]), self.chunk, self._checkpoint.action.shape[0]
         more: dict[str, Array] = {}
-        if self._guided:
+        if self.guided:
             more[PREVIOUS] = observation.get(PREVIOUS, np.zeros((size, rows, joints), np.float32))
             more[WEIGHTS] = observation.get(WEIGHTS, np.zeros((size, rows), np.float32))
             more[GAIN] = np.tile(gains(self.steps), (size, 1))

@@ -63,8 +63,8 @@ def preprocess(observation: Observation, keys: KeyMap) -> Inputs:
             raise ProtocolError(f"{name}: has a number that is not finite")
     if keys.uses_task:
         inputs[TASK] = np.array(observation.task)
-        # Such policies start from noise: drawn by the timestep, a run can be repeated bit for bit.
-        inputs[SEED] = np.array([observation.timestep])
+    # Some policies start from noise: drawn by the timestep, a run can be repeated bit for bit.
+    inputs[SEED] = np.array([observation.timestep])
     return inputs
 
 

@@ -38,7 +38,7 @@ class Model:
         self._decoding = decoding
         self.name = bundle.policy.name
         self.policy = bundle.policy
-        self._observations = bundle.n_obs_steps
+        self._observations = bundle.manifest.n_obs_steps
         self.stats = ModelStats()
         self._open_engine = open_engine
         self._load = Load(time.monotonic())
@@ -120,7 +120,7 @@ class Model:
         policy = bundle.policy
         with self._lock:
             old, self.policy = self.policy, policy
-            self._observations = bundle.n_obs_steps
+            self._observations = bundle.manifest.n_obs_steps
             ended = 0
             for session in self._sessions:
                 found = session.differences(policy)

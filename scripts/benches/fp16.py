@@ -70,7 +70,7 @@ def compare(half: Path, whole: Path, seeds: int) -> int:
         solved[precision] = {each.seed: each.ticks * TICK_S for each in episodes if each.success}
     both = solved["fp16"].keys() & solved["fp32"].keys()
     for precision, folder in folders.items():
-        size = sum(entry["bytes"] for entry in bundle.load(folder).manifest["files"].values()) / 1e6
+        size = sum(entry.bytes for entry in bundle.load(folder).manifest.files.values()) / 1e6
         median_s = statistics.median(solved[precision][seed] for seed in both)
         print(
             f"{precision}: {len(solved[precision])}/{seeds} seeds solved, {median_s:.2f} s (median over those "
@@ -86,9 +86,9 @@ def check(folders: dict[str, Path]) -> None:
     """Exits unless they are what they are compared as, from one checkpoint."""
     manifests = {precision: bundle.load(folder).manifest for precision, folder in folders.items()}
     for precision, manifest in manifests.items():
-        if manifest["precision"] != precision:
-            raise SystemExit(f"{folders[precision]}: its precision is {manifest['precision']}, expected {precision}")
-    if len({manifest["provenance"]["weights_sha256"] for manifest in manifests.values()}) > 1:
+        if manifest.precision != precision:
+            raise SystemExit(f"{folders[precision]}: its precision is {manifest.precision}, expected {precision}")
+    if len({manifest.provenance["weights_sha256"] for manifest in manifests.values()}) > 1:
         raise SystemExit("the two bundles were exported from different weights")
 
 

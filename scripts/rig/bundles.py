@@ -74,7 +74,7 @@ def write_bundle(
     write_manifest(
         folder,
         {
-            "format": 1,
+            "format": 2,
             "name": name,
             "type": "act",
             "precision": "fp32",

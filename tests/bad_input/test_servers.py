@@ -287,12 +287,12 @@ BUNDLES: dict[str, tuple[Callable[[Path], object], str]] = {
         "{bundle}/manifest.json: cannot be read: Not a regular file",
     ),
     "another version": (
-        lambda b: put(b, '"format": 1', '"format": 2'),
-        "{bundle}/manifest.json: format: 2 is not 1, which is what this version reads",
+        lambda b: put(b, '"format": 1', '"format": 3'),
+        "{bundle}/manifest.json: format: 3 is not one of 1, 2",
     ),
     "another type": (
         lambda b: put(b, '"type": "act"', '"type": "atc"'),
-        "{bundle}: type: 'atc' is not one of [act, smolvla]",
+        "{bundle}/manifest.json: type: 'atc' is not one of [act, graph, flow, smolvla]; did you mean act?",
     ),
     "half a manifest": (
         lambda b: os.truncate(b / "manifest.json", 700),

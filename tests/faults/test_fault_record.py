@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edge_runtime.errors import ConfigError, OutputError
-from edge_runtime.reporting.fault_record import MOST_FILES, FaultRecord, default_folder
+from edge_runtime.reporting.fault_record import MOST_FILES, FaultRecord, Tick, default_folder
 from edge_runtime.tools import replay
 
 RECORD = FaultRecord(
@@ -22,21 +22,21 @@ RECORD = FaultRecord(
     control_hz=30.0,
     joints=["pan", "gripper"],
     units=["degrees", "percent"],
-    states=[[0.0, "starting"], [1.0, "running"], [9.0, "fault"]],
+    states=[(0.0, "starting"), (1.0, "running"), (9.0, "fault")],
     bus={"joints": {"gripper": {"id": 6, "misses": 15, "errors": "overload", "voltage": 11.9, "temperature": 41}}},
     ticks=[
-        {
-            "time_ns": tick * 33_333_333,
-            "timestep": tick,
-            "outcome": "failed" if tick == 39 else "picked",
-            "answered": 2 if tick < 25 else 1,
-            "late_ns": 40_000,
-            "read_ns": 1_500_000,
-            "write_ns": 20_000,
-            "action_age_ns": 400_000_000,
-            "positions": [tick / 10, 50.0],
-            "goal": [tick / 10 + 1, 50.5],
-        }
+        Tick(
+            time_ns=tick * 33_333_333,
+            timestep=tick,
+            outcome="failed" if tick == 39 else "picked",
+            answered=2 if tick < 25 else 1,
+            late_ns=40_000,
+            read_ns=1_500_000,
+            write_ns=20_000,
+            action_age_ns=400_000_000,
+            positions=[tick / 10, 50.0],
+            goal=[tick / 10 + 1, 50.5],
+        )
         for tick in range(40)
     ],
 )
@@ -79,23 +79,23 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: str) -> None:
 
 WRONG: list[tuple[tuple[str | int, ...], Any, str]] = [  # where, what is put there, what is said
     (("ticks",), 7, "ticks: 7 is not a list of objects"),
-    (("ticks", 3), 7, "ticks: [{'time_ns': 0, "),
+    (("ticks", 3), 7, "ticks[3]: 7 is not an object"),
     (("ticks", 3, "time_ns"), None, "ticks[3].time_ns: null is not a whole number"),
     (("ticks", 3, "late_ns"), 10**400, "ticks[3].late_ns: 1000"),
     (("ticks", 3, "answered"), True, "ticks[3].answered: true is not a whole number"),
-    (("ticks", 3, "outcome"), ["picked"], "ticks[3].outcome: ['picked'] is not a word"),
-    (("ticks", 3, "goal"), [1.0], "ticks[3].goal: [1.0] is not a list of 2 numbers"),
-    (("ticks", 3, "positions"), ["a", "b"], "ticks[3].positions: ['a', 'b'] is not a list of 2 numbers"),
-    (("states",), [[1]], "states: [[1]] is not a list of pairs of seconds and a state"),
-    (("states", 0), ["running", 0], "states: "),
+    (("ticks", 3, "outcome"), ["picked"], "ticks[3].outcome: ['picked'] is not text"),
+    (("ticks", 3, "goal"), [1.0], "ticks[3].goal: [1.0] is not a list of 2, one for each joint"),
+    (("ticks", 3, "positions"), ["a", "b"], "ticks[3].positions[0]: 'a' is not a number"),
+    (("states",), [[1]], "states[0]: [1] is not a list of a number and text"),
+    (("states", 0), ["running", 0], "states[0][0]: 'running' is not a number"),
     (("bus",), [], "bus: [] is not an object"),
     (("bus", "joints"), [1], "bus.joints: [1] is not an object"),
     (("bus", "joints", "pan"), 1, "bus.joints.pan: 1 is not an object"),
     (("bus", "joints", "gripper", "voltage"), "12", "bus.joints.gripper.voltage: '12' is not a number"),
     (("bus", "joints", "gripper", "errors"), 4, "bus.joints.gripper.errors: 4 is not text"),
-    (("joints",), [], "joints: [] is not a list of names"),
-    (("joints", 0), "\ud800", "joints: "),
-    (("units",), ["degrees"], "units: ['degrees'] is not a list of 2 names"),
+    (("joints",), [], "joints: [] is not a list of at least 1 text"),
+    (("joints", 0), "\ud800", "joints[0]: "),
+    (("units",), ["degrees"], "units: ['degrees'] is not a list of 2, one for each joint"),
     (("control_hz",), "30", "control_hz: '30' is not a number"),
     (("error",), 5, "error: 5 is not text"),
     (("time",), None, "time: null is not text"),
@@ -120,7 +120,7 @@ def test_a_record_that_is_wrong_inside_names_the_field(
 
 
 def test_what_is_not_finite_is_shown_and_drawn(tmp_path: Path) -> None:
-    ticks = [tick | {"goal": [float("nan"), float("inf")]} for tick in RECORD.ticks]
+    ticks = [replace(tick, goal=[float("nan"), float("inf")]) for tick in RECORD.ticks]
     path = replace(RECORD, ticks=ticks, error="a $strange$ \x1b[31m $\\error$ \ud800").save(tmp_path)
     record = FaultRecord.load(path)
     assert record.error.isprintable()
@@ -156,7 +156,8 @@ def test_the_page_shows_joints_runs_and_the_last_ticks() -> None:
 
 
 def test_what_changes_every_few_ticks_is_one_line() -> None:
-    ticks = [tick | {"outcome": "picked" if index % 3 else "starved"} for index, tick in enumerate(RECORD.ticks[:25])]
+    early = enumerate(RECORD.ticks[:25])
+    ticks = [replace(tick, outcome="picked" if index % 3 else "starved") for index, tick in early]
     page = replay.text(replace(RECORD, ticks=[*RECORD.ticks[:10], *ticks, RECORD.ticks[-1]]))
     assert max(map(len, page.splitlines())) <= replay.WIDTH
     lines = re.sub(r"\n {30,}", " ", page).splitlines()  # a line that was too long goes on in the next

@@ -83,7 +83,7 @@ def is_ramp(entry: Entry) -> bool:
 def test_it_imports_next_to_nothing() -> None:
     code = (
         "import sys, edge_runtime.acting.supervisor.process as p;"
-        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'numpy', 'grpc', 'draccus', 'cv2', 'yaml'}))"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'numpy', 'grpc', 'cv2', 'yaml'}))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 

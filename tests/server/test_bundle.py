@@ -48,25 +48,29 @@ def put(field: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return lambda manifest: manifest.update({field: value})
 
 
+def add(field: str, name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda manifest: manifest[field].update({name: value})
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (put("format", 2), "manifest.json: format: 2 is not 1, which is what this version reads"),
-        (put("format", "1"), "manifest.json: format: '1' is not a whole number in 0.."),
+        (put("format", 3), "manifest.json: format: 3 is not one of 1, 2"),
+        (put("format", "1"), "manifest.json: format: '1' is not one of 1, 2"),
         (drop("name"), "manifest.json: name: is missing"),
-        (put("name", ""), "name: '' is not a text of 1 to 128 printable characters"),
-        (put("name", "a\nb"), "name: 'a\\nb' is not a text"),
+        (put("name", ""), "name: '' is not text of 1 to 128 printable characters"),
+        (put("name", "a\nb"), "name: 'a\\nb' is not text"),
         (put("joints", []), "joints: [] is not a list of at least 1 objects"),
-        (put("joints", [{"name": "a.pos"}]), "joints[0]: unit: is missing"),
+        (put("joints", [{"name": "a.pos"}]), "joints[0].unit: is missing"),
         (put("joints", [{"name": "a", "unit": "m"}] * 2), "joints: ['a', 'a'] is not a list of distinct names"),
         (put("cameras", {"front": 1}), "cameras: {'front': 1} is not a list"),
         (
             put("cameras", [{"name": "f", "height": 0, "width": 1}]),
-            "cameras[0]: height: 0 is not a whole number in 1..",
+            "cameras[0].height: 0 is not in 1..",
         ),
         (
             put("extra_state", [{"name": "e", "dimension": True}]),
-            "extra_state[0]: dimension: true is not a whole number",
+            "extra_state[0].dimension: true is not a whole number",
         ),
         (put("chunk_size", 1e9), "chunk_size: 1000000000.0 is not a whole number in 1..4096"),
         (put("action_dim", 32), "action_dim: 32 is not 3, the number of joints"),
@@ -74,9 +78,12 @@ def put(field: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("fps", None), "fps: null is not a number"),
         (put("uses_task", 0), "uses_task: 0 is not true or false"),
         (put("temporal_ensemble_coeff", "x"), "temporal_ensemble_coeff: 'x' is not a number"),
-        (put("graphs", {"policy": "other.onnx"}), "graphs: policy: 'other.onnx' is not a file that the manifest lists"),
-        (put("files", {"../x": {"bytes": 0, "sha256": "0"}}), "files: ../x: '../x' is not a path inside the bundle"),
-        (put("files", {"gone.onnx": {"bytes": 0, "sha256": "0"}}), "gone.onnx: cannot be read (No such file"),
+        (put("graphs", {"policy": "other.onnx"}), "graphs.policy: 'other.onnx' is not a file that the manifest lists"),
+        (put("files", {"../x": {"bytes": 0, "sha256": "0"}}), "files.../x: '../x' is not a path inside the bundle"),
+        (
+            lambda manifest: manifest["files"].update({"gone.onnx": {"bytes": 0, "sha256": "0"}}),
+            "gone.onnx: cannot be read (No such file",
+        ),
     ],
 )
 def test_a_wrong_manifest_is_refused(
@@ -130,7 +137,7 @@ def test_a_name_that_is_nowhere_is_refused() -> None:
         ({"chunk_size": 5}, r"action: tensor\(float\) \[4, 3\] is not tensor\(float\) \[5, 3\]"),
         ({"extra_state": [{"name": "x", "dimension": 1}]}, r"inputs: \['observation.state'\] are not \['observation."),
         ({"fixed_batch": 1}, "the batch size is fixed at 1"),
-        ({"graphs": {}}, "graphs: policy: is missing"),
+        ({"graphs": {}}, "graphs.policy: is missing"),
     ],
 )
 def test_a_graph_that_is_not_what_the_manifest_says_is_refused(
@@ -153,7 +160,7 @@ def test_bytes_that_are_no_graph_are_refused(tiny: Path, tmp_path: Path) -> None
 
 
 def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"type: 'other' is not one of \[act, flow, smolvla, .*\]"):
+    with pytest.raises(ModelError, match=r"type: 'other' is not one of \[act, graph, flow, smolvla, .*\]"):
         open_engine(bundle.load(write_bundle(tmp_path / "other", type="other")), CPU)
 
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.util
-import math
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from edge_runtime.config import Mode
 from edge_runtime.errors import ConfigError
 from edge_runtime.planning.threshold import part_of
 from edge_runtime.program import flags, output
-from edge_runtime.program.schema import check_ranges
+from edge_runtime.program.schema import Range, check_fields
 from edge_runtime.tools.demo.comparison import MODES, Comparison, Run, Verdict
 from edge_runtime.tools.demo.pictures import Views, plot_levels
 
 CHUNK = 50  # actions in a chunk of both shipped policies
+Rows = Annotated[int, Range(1, CHUNK)]
 NAMES: dict[Mode, str] = {"sequential": "sequential", "async": "asynchronous"}
 START_S, EPISODE_S = 10.0, 5.5  # of this demo on an idle computer
 
@@ -32,24 +32,17 @@ class DemoConfig:
     when 25 are left, and executes them meanwhile. So both see the scene equally often: what differs is the waiting.
     """
 
-    episodes: int = 6  # each way
-    latency_ms: float = 300.0  # injected in the server, on top of the inference
+    episodes: Annotated[int, Range(1)] = 6  # each way
+    latency_ms: Annotated[float, Range(0, 10_000)] = 300.0  # injected in the server, on top of the inference
     policy: Literal["state", "images"] | None = None  # told where the block is, or sees it; by default images if it can
-    chunk_size_threshold: float = 0.5  # asynchronous asks when this part of a chunk is left
-    sequential_actions: int | None = None  # of each chunk; by default as asynchronous between two looks; 50 = all
-    first_seed: int = 0  # of the scenes, the same each way
+    chunk_size_threshold: Annotated[float, Range(0.01, 0.99)] = 0.5  # async asks when this part of a chunk is left
+    sequential_actions: Rows | None = None  # of each chunk; by default as asynchronous between two looks; 50 = all
+    first_seed: Annotated[int, Range(0)] = 0  # of the scenes, the same each way
     output: Path = Path("demo")  # folder for the plot, the camera views, summaries and logs
     debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            episodes=(1, math.inf),
-            first_seed=(0, math.inf),
-            latency_ms=(0, 10_000),
-            chunk_size_threshold=(0.01, 0.99),
-            sequential_actions=(1, CHUNK),
-        )
+        check_fields(self)
 
     @property
     def left(self) -> int:

@@ -18,7 +18,7 @@ IMPORTED = {  # module -> the package it is installed by
     "edge_runtime.wire.policy_pb2": "protobuf",
     "serial": "pyserial",
     "cv2": "opencv-python-headless",
-    "draccus": "draccus",
+    "yaml": "pyyaml",
     "edge_runtime._realtime": "edge-runtime",
 }
 ONNXRUNTIMES = ("onnxruntime", "onnxruntime-gpu")

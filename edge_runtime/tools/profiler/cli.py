@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from edge_runtime.config import NoRobotConfig, RobotConfig, StartConfig
 from edge_runtime.errors import CameraError, ConfigError, StreamError
 from edge_runtime.program import flags, logs, output
-from edge_runtime.program.schema import check_ranges
+from edge_runtime.program.schema import Milliseconds, Range
 from edge_runtime.tools.profiler.stand_in import SYNTHETIC
 
 
@@ -28,8 +28,8 @@ class ProfileConfig(StartConfig):
 
     robot: RobotConfig = field(default_factory=NoRobotConfig)
     duration_s: float = 20.0  # 0 = until `chunks` or a signal
-    chunks: int = 0  # end after so many round trips; 0 = after duration_s
-    idle_gap_ms: float = 0.0  # rest between a chunk and the next observation: clocks that fall asleep show up
+    chunks: Annotated[int, Range(0)] = 0  # end after so many round trips; 0 = after duration_s
+    idle_gap_ms: Milliseconds = 0.0  # rest between a chunk and the next observation: clocks that fall asleep show up
     frames: str = SYNTHETIC  # robot.type=none: what its cameras see; or the path of a video
     similarity_tolerance: float | None = 0.0  # 0 = every observation is run
     status: bool = False  # it shows its own progress
@@ -38,7 +38,6 @@ class ProfileConfig(StartConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, chunks=(0, math.inf), idle_gap_ms=(0, 60_000))
         if self.mode == "sequential":
             raise ConfigError("mode: the profiler measures mode=async; what it says of a round trip holds for both")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import threading
 from dataclasses import dataclass
+from typing import Annotated
 
 from edge_runtime.errors import ConfigError, StreamError
 from edge_runtime.program import flags
-from edge_runtime.program.schema import check_address, check_ranges
+from edge_runtime.program.schema import Range, check_address, check_fields
 
 PATIENCE_S = 5.0
 
@@ -22,13 +22,13 @@ class TopConfig:
     """
 
     url: str = "http://127.0.0.1:9464/metrics"  # the robot's metrics
-    every_s: float = 0.25  # between two looks
-    frames: int = 0  # draw so often, then end; 0 = for ever
+    every_s: Annotated[float, Range(0.05, 60)] = 0.25  # between two looks
+    frames: Annotated[int, Range(0)] = 0  # draw so often, then end; 0 = for ever
     debug: bool = False  # tracebacks
 
     def __post_init__(self) -> None:
         check_address(self.url, "url")
-        check_ranges(self, every_s=(0.05, 60), frames=(0, math.inf))
+        check_fields(self)
 
 
 def main(argv: list[str]) -> int:
