@@ -31,7 +31,6 @@ PATIENCE_S = 0.3  # without a tick of the loop, beyond a period: then the superv
 LONGEST_BUS_TIMEOUT_MS = (
     PATIENCE_S * 1e3 / 3
 )  # a tick waits so long for positions, again for a look at a servo's health
-BusTimeout = Annotated[float, Range(0.1, LONGEST_BUS_TIMEOUT_MS)]
 
 
 @dataclass
@@ -115,11 +114,17 @@ class SOFollowerConfig(RobotConfig):
     rest_pose: dict[str, float] | None = None  # for park: joint -> units; by default the pose at start
     park_timeout_s: Annotated[float, Range(0.1, 60)] = 5.0  # for park: torque is off then, wherever the arm is
     max_temperature: int = 68  # degrees Celsius: the arm is stopped, before a servo at 70 lets go by itself; 0 = off
-    bus_timeout_ms: BusTimeout | None = None  # 0.1..100; by default the lesser of 10 ms and a third of the period
+    bus_timeout_ms: float | None = None  # 0.1..100; by default the lesser of 10 ms and a third of the period
     echo: bool = False  # a bare UART hears its own bytes
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        wait_ms = self.bus_timeout_ms
+        if wait_ms is not None and not 0.1 <= wait_ms <= LONGEST_BUS_TIMEOUT_MS:
+            raise ConfigError(
+                f"robot.bus_timeout_ms: {wait_ms:g} is not in 0.1..{LONGEST_BUS_TIMEOUT_MS:g}: a tick may wait twice as"
+                f" long, and after {PATIENCE_S * 1e3:g} ms without one the supervisor stops the arm"
+            )
         if self.max_temperature != 0 and not 30 <= self.max_temperature <= 100:
             raise ConfigError(f"robot.max_temperature: {self.max_temperature} is not in 30..100 °C, nor 0 for off")
 

@@ -71,7 +71,7 @@ def _value(kind: Any, rules: Sequence[Rule], raw: Any, path: str, document: bool
         return _build_dataclass(kind, raw, path, document)
     if isinstance(raw, Mapping) and origin is dict:
         return {
-            build(arguments[0], str(name), _join(path, name)): build(
+            build(arguments[0], str(name), _join(path, name) if document else path): build(
                 arguments[1], each, _join(path, name), document=document
             )
             for name, each in raw.items()
@@ -342,7 +342,7 @@ def settings(kind: Any, prefix: str = "", chosen: str | None = None) -> Iterator
         default = chosen or REQUIRED
         yield Setting(f"{prefix}{CHOICE}", typing.Literal[tuple(kind.get_known_choices())], default, "what it is")
     for cls in _classes(kind):
-        said, kinds = comments(cls), typing.get_type_hints(cls)
+        said, kinds = comments(cls), hints(cls)
         for field in dataclasses.fields(cls):
             name = prefix + field.name
             if name in seen or not field.init:
@@ -377,7 +377,7 @@ def find(kind: Any, path: Sequence[str]) -> Any:
             return str
         for cls in _classes(member):
             if head in {field.name for field in dataclasses.fields(cls) if field.init}:
-                return find(typing.get_type_hints(cls)[head], tail)
+                return find(hints(cls)[head], tail)
     return None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
-from edge_runtime.config import NoRobotConfig, RobotConfig, StartConfig
+from edge_runtime.config import NoRobotConfig, RobotConfig, StartConfig, Tolerance
 from edge_runtime.errors import CameraError, ConfigError, StreamError
 from edge_runtime.program import flags, logs, output
 from edge_runtime.program.schema import Milliseconds, Range
@@ -31,7 +31,7 @@ class ProfileConfig(StartConfig):
     chunks: Annotated[int, Range(0)] = 0  # end after so many round trips; 0 = after duration_s
     idle_gap_ms: Milliseconds = 0.0  # rest between a chunk and the next observation: clocks that fall asleep show up
     frames: str = SYNTHETIC  # robot.type=none: what its cameras see; or the path of a video
-    similarity_tolerance: float | None = 0.0  # 0 = every observation is run
+    similarity_tolerance: Tolerance | None = 0.0  # 0 = every observation is run
     status: bool = False  # it shows its own progress
     json: Path | None = None  # all figures, and each round trip
     html: Path | None = None  # a page of its own with the figures drawn
