@@ -47,7 +47,7 @@ class ExportConfig:
     fps: Annotated[float, Range(0.1, 1000)] | None = None  # actions per second that the policy was trained at
     stats: Path | None = None  # a data set's meta/stats.json, or safetensors, instead of the checkpoint's statistics
     tokenizer: Path | None = None  # folder of the language model: tokenizer.json, config.json
-    state_numbers: int | None = None  # PI0.5: how many its prompt held in training, where the checkpoint cannot say
+    state_numbers: Annotated[int, Range(1, 4096)] | None = None  # PI0.5: numbers in its prompt
     image_size: str | dict[str, str] = field(default_factory=dict)  # 640x480, or by camera, where not the checkpoint's
     precision: Literal["fp32", "fp16"] = "fp32"  # fp16: weights stored in half the bytes
     opset: Literal[18, 19, 20, 21, 22, 23] = 18  # of ONNX

@@ -145,6 +145,7 @@ VALUES: Rows = {
         "names": ("a,b,a", ": a,b,a; expected different names, none of them empty"),
         "units": ("m,s", ": 2 for 3 names; expected one for all or one for each"),
         "fps": ("0", ": 0 is not in 0.1..1000"),
+        "state_numbers": ("0", ": 0 is not in 1..4096"),
         "image_size": ("{top: 640}", ".top: '640' is not WIDTHxHEIGHT, such as 640x480"),
     },
 }

@@ -14,7 +14,7 @@ from typing import Annotated
 from edge_runtime.config import NoRobotConfig, RobotConfig, StartConfig, Tolerance
 from edge_runtime.errors import CameraError, ConfigError, StreamError
 from edge_runtime.program import flags, logs, output
-from edge_runtime.program.schema import Milliseconds, Range
+from edge_runtime.program.schema import FOREVER_S, Milliseconds, Range
 from edge_runtime.tools.profiler.stand_in import SYNTHETIC
 
 
@@ -27,7 +27,7 @@ class ProfileConfig(StartConfig):
     """
 
     robot: RobotConfig = field(default_factory=NoRobotConfig)
-    duration_s: float = 20.0  # 0 = until `chunks` or a signal
+    duration_s: Annotated[float, Range(0, FOREVER_S)] = 20.0  # 0 = until `chunks` or a signal
     chunks: Annotated[int, Range(0)] = 0  # end after so many round trips; 0 = after duration_s
     idle_gap_ms: Milliseconds = 0.0  # rest between a chunk and the next observation: clocks that fall asleep show up
     frames: str = SYNTHETIC  # robot.type=none: what its cameras see; or the path of a video
