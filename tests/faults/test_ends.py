@@ -53,6 +53,24 @@ def test_sigkill_is_answered_by_the_supervisor(rig: Bench) -> None:
     assert rig.goals(first.time_s) == []
 
 
+def test_a_limp_that_sigkill_cuts_short_goes_on_with_the_force_that_is_left(rig: Bench) -> None:
+    """SIGTERM, and SIGKILL while the arm is being lowered: the supervisor lowers it further, and does not raise it."""
+    with rig.running() as edge:
+        (supervisor,) = supervisors_of(edge.process.pid)
+        rig.log.clear()
+        edge.process.terminate()
+        rig.log.wait_for(lambda entry: writes(entry, "Torque_Limit") and entry.values[1]["Torque_Limit"] <= 600, 10)
+        edge.process.kill()
+        wait_for_end(supervisor)
+        edge.wait()
+    assert rig.torque == [0] * 6
+    entries = list(rig.log)
+    off = next(index for index, entry in enumerate(entries) if writes(entry, "Torque_Enable", 0))
+    force = [entry.values[1]["Torque_Limit"] for entry in entries[:off] if writes(entry, "Torque_Limit")]
+    assert force[-1] == 0
+    assert force == sorted(force, reverse=True)
+
+
 def test_hold_needs_no_supervisor_and_the_loop_stays_on_its_processor(rig: Bench) -> None:
     with rig.running("--robot.stop_policy=hold", "--cpu_affinity=[0]") as edge:
         assert supervisors_of(edge.process.pid) == []
