@@ -48,7 +48,7 @@ def order(arm: dict[str, Any]) -> Order:
 
 
 def robot(arm: dict[str, Any]) -> list[str]:
-    return ["--robot.type=so101_follower", f"--robot.port={arm['port']}", "--robot.bus_timeout_ms=200"]
+    return ["--robot.type=so101_follower", f"--robot.port={arm['port']}", "--robot.bus_timeout_ms=100"]
 
 
 def test_six_servos_from_the_box_one_at_a_time(arm: dict[str, Any], order: Order) -> None:
