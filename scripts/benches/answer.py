@@ -69,7 +69,7 @@ def large(folder: Path, python: Path | None) -> Row:
         path = write_bundle(folder / "averages", cameras=[(view, 480, 640) for view in VIEWS], chunk=100)
         return Row(f"2x480x640 JPEG {QUALITY}, a graph that averages", path, QUALITY, 5.0)
     source, path = folder / "checkpoint", folder / "act_random"
-    subprocess.run([python, "-m", "scripts.rig.random_checkpoint", "act", str(source)], check=True)
+    subprocess.run([python, "-m", "scripts.rig.random_checkpoint", "--kind=act", f"--folder={source}"], check=True)
     stated = [f"--output={path}", "--robot.type=so101_follower", "--fps=30"]
     subprocess.run(
         [python, "-m", "policy_server.export.cli", str(source), *stated], check=True, stdout=subprocess.DEVNULL

@@ -1,20 +1,23 @@
 """A checkpoint with random weights in LeRobot's layout, of the size people train; needs torch, not LeRobot.
 
-python -m scripts.rig.random_checkpoint act FOLDER --height=480 --width=640
-python -m scripts.rig.random_checkpoint smolvla FOLDER      # SmolVLM2-500M's sizes: 1.6 GB
+python -m scripts.rig.random_checkpoint --kind=act --folder=FOLDER --height=480 --width=640
+python -m scripts.rig.random_checkpoint --kind=smolvla --folder=FOLDER      # SmolVLM2-500M's sizes: 1.6 GB
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors.torch import save_file
+
+from scripts.rig.bench import start
 
 SMALL = Path(__file__).parents[2] / "tests" / "checkpoints"
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
@@ -157,15 +160,19 @@ def write(kind: str, folder: Path, height: int = 480, width: int = 640) -> None:
             shutil.copy(path, folder)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("act", "smolvla"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--height", type=int, default=480)
-    parser.add_argument("--width", type=int, default=640)
-    options = parser.parse_args()
-    write(options.kind, options.folder, options.height, options.width)
+@dataclass
+class CheckpointConfig:
+    """A checkpoint with random weights."""
+
+    kind: Literal["act", "smolvla"]
+    folder: Path  # is made
+    height: int = 480  # of the cameras
+    width: int = 640
+
+
+def main(config: CheckpointConfig) -> None:
+    write(config.kind, config.folder, config.height, config.width)
 
 
 if __name__ == "__main__":
-    main()
+    start(CheckpointConfig, main)

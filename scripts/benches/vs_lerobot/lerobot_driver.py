@@ -10,7 +10,6 @@ and `SyntheticRobot` is a robot whose joints and pictures come from memory. LeRo
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import re
@@ -23,7 +22,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue, SimpleQueue
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import torch
@@ -36,8 +35,31 @@ from lerobot.transport import services_pb2_grpc
 
 from scripts.benches.vs_lerobot import diary, motion
 from scripts.benches.vs_lerobot.frames import VIEWS, Reel
+from scripts.rig.bench import start
 
 ROWS, FPS = 50, 30
+
+
+@dataclass
+class DriverConfig:
+    """One of LeRobot's programs, as the bench asks for it."""
+
+    role: Literal["server", "client", "merge"]
+    out: Path = Path("out")
+    port: int = 0
+    latency_s: float = 0.0
+    address: str = "127.0.0.1:1"
+    checkpoint: Path = Path("none")
+    frames: Path = Path()
+    motion: Literal["moving", "still"] = "moving"
+    offset: float = 0.0
+    picture: int = -1
+    rows: int = ROWS
+    aggregate: str = "weighted_average"
+    seconds: float = 10.0
+    patience_s: float = 30.0
+    executed: int = ROWS // 2
+    repeats: int = 2000
 
 
 @RobotConfig.register_subclass("synthetic")
@@ -177,7 +199,7 @@ class _Reader(logging.Handler):
                 self._notes[name].append(float(found[1]) * unit)
 
 
-def serve(options: argparse.Namespace) -> None:
+def serve(options: DriverConfig) -> None:
     """As `lerobot.async_inference.policy_server.serve` does it; until SIGTERM, then writes its notes."""
     service = NotedServer(
         PolicyServerConfig(host="127.0.0.1", port=options.port, fps=FPS, inference_latency=options.latency_s)
@@ -193,7 +215,7 @@ def serve(options: argparse.Namespace) -> None:
     options.out.write_text(json.dumps(service.notes))
 
 
-def drive(options: argparse.Namespace) -> None:
+def drive(options: DriverConfig) -> None:
     """As `lerobot.async_inference.robot_client.async_client` does it, for `seconds` after the first action."""
     client = NotedClient(_client_config(options))
     if not client.start():
@@ -236,7 +258,7 @@ def drive(options: argparse.Namespace) -> None:
     )
 
 
-def merge(options: argparse.Namespace) -> None:
+def merge(options: DriverConfig) -> None:
     """Seconds of each merge, `executed` steps after the one before, as JSON."""
     client = robot_client.RobotClient(_client_config(options))
     chunk = torch.randn(ROWS, len(motion.JOINTS))
@@ -253,7 +275,7 @@ def merge(options: argparse.Namespace) -> None:
     print(json.dumps(times))
 
 
-def _client_config(options: argparse.Namespace) -> RobotClientConfig:
+def _client_config(options: DriverConfig) -> RobotClientConfig:
     robot = SyntheticRobotConfig(
         id="versus",
         calibration_dir=Path.cwd(),
@@ -273,27 +295,9 @@ def _client_config(options: argparse.Namespace) -> RobotClientConfig:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("role", choices=("server", "client", "merge"))
-    parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--latency_s", type=float, default=0.0)
-    parser.add_argument("--address", default="127.0.0.1:1")
-    parser.add_argument("--checkpoint", type=Path, default=Path("none"))
-    parser.add_argument("--frames", type=Path, default=Path())
-    parser.add_argument("--motion", choices=("moving", "still"), default="moving")
-    parser.add_argument("--offset", type=float, default=0.0)
-    parser.add_argument("--picture", type=int, default=-1)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--aggregate", default="weighted_average")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--patience_s", type=float, default=30.0)
-    parser.add_argument("--executed", type=int, default=ROWS // 2)
-    parser.add_argument("--repeats", type=int, default=2000)
-    options = parser.parse_args()
+def main(options: DriverConfig) -> None:
     {"server": serve, "client": drive, "merge": merge}[options.role](options)
 
 
 if __name__ == "__main__":
-    main()
+    start(DriverConfig, main, positional="role")
