@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import logging
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from edge_runtime.errors import ModelError
@@ -24,6 +25,7 @@ Axes = Mapping[int, str]  # dimension -> the name of what varies along it
 OPSETS = range(18, 24)  # 18 is what torch's exporter writes; it converts upwards
 MAX_INLINE_BYTES = 1_900_000_000  # protobuf ends at 2 GB; above, the weights go beside the graph
 MIN_HALVED = 1024  # smaller tensors are not worth a node
+ALIGNMENT = 4096  # of weights beside the graph, so that a runtime can map them
 
 
 def round_weights(module: nn.Module) -> None:
@@ -83,12 +85,15 @@ def export_graph(
     except torch.onnx.errors.OnnxExporterError as error:
         raise ModelError(f"{path.name}: torch {torch.__version__} could not export it: {error}") from error
     assert program is not None
-    model = program.model_proto
+    whole = path.with_name(f"{path.name}.whole")
+    program.save(whole, external_data=True)  # from torch's memory to the disk, never twice in memory
+    del program
+    model = onnx.load(str(whole), load_external_data=False)
     strip(model)
-    if options.halve:
-        store_halves(model)
-    large = sum(4 * math.prod(tensor.dims) for tensor in model.graph.initializer) > MAX_INLINE_BYTES
-    onnx.save_model(model, str(path), save_as_external_data=large, location=f"{path.name}.data")
+    store_weights(model, whole.with_name(f"{whole.name}.data"), path, options.halve)
+    onnx.save_model(model, str(path))
+    for file in whole.parent.glob(f"{whole.name}*"):
+        file.unlink()
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -112,23 +117,46 @@ def strip(model: onnx.ModelProto) -> None:
             del node.metadata_props[:]
 
 
-def store_halves(model: onnx.ModelProto) -> None:
-    """Every initializer that float16 leaves unchanged is stored so, and cast back; a runtime folds the Cast at load."""
+def store_weights(model: onnx.ModelProto, source: Path, path: Path, halve: bool) -> None:
+    """Move the weights of `model` from `source` into the graph, or beside it where they are too large for protobuf.
+
+    With `halve` those that float16 leaves unchanged are stored so, and cast back; a runtime folds the Cast at load.
+    Weights are read one by one: a policy's may fill the memory.
+    """
+    kept = [tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL]
+    large = sum(4 * math.prod(tensor.dims) for tensor in kept) > MAX_INLINE_BYTES
     casts = []
-    for tensor in model.graph.initializer:
-        if tensor.data_type != TensorProto.FLOAT or math.prod(tensor.dims) < MIN_HALVED:
-            continue
-        values = numpy_helper.to_array(tensor)
-        with np.errstate(over="ignore"):
-            halves = values.astype(np.float16)
-        if not np.array_equal(halves.astype(np.float32), values):
-            continue
-        name = tensor.name
-        tensor.CopyFrom(numpy_helper.from_array(halves, f"{name}.fp16"))
-        casts.append(helper.make_node("Cast", [f"{name}.fp16"], [name], name=f"{name}.cast", to=TensorProto.FLOAT))
+    with contextlib.ExitStack() as stack:
+        reading = stack.enter_context(source.open("rb")) if kept else None
+        beside = stack.enter_context((path.parent / f"{path.name}.data").open("wb")) if large else None
+        for tensor in kept:
+            assert reading is not None
+            told = {entry.key: entry.value for entry in tensor.external_data}
+            reading.seek(int(told.get("offset", 0)))
+            data = reading.read(int(told["length"]))
+            if halve and tensor.data_type == TensorProto.FLOAT and (half := halved(data)) is not None:
+                data, name = half, tensor.name
+                tensor.name, tensor.data_type = f"{name}.fp16", TensorProto.FLOAT16
+                casts.append(helper.make_node("Cast", [tensor.name], [name], name=f"{name}.cast", to=TensorProto.FLOAT))
+            del tensor.external_data[:]
+            if beside is None:
+                tensor.data_location, tensor.raw_data = TensorProto.DEFAULT, data
+                continue
+            beside.seek(-beside.tell() % ALIGNMENT, os.SEEK_CUR)
+            for key, value in (("location", f"{path.name}.data"), ("offset", beside.tell()), ("length", len(data))):
+                tensor.external_data.add(key=key, value=str(value))
+            beside.write(data)
     nodes = [*casts, *model.graph.node]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+
+
+def halved(data: bytes) -> bytes | None:
+    """Float32 numbers as float16, or None where that would change one, or where there are few of them."""
+    values = np.frombuffer(data, np.dtype("<f4"))
+    with np.errstate(over="ignore"):
+        halves = values.astype("<f2")
+    return halves.tobytes() if len(values) >= MIN_HALVED and np.array_equal(halves.astype("<f4"), values) else None
 
 
 @contextlib.contextmanager
