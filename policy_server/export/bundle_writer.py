@@ -29,19 +29,18 @@ def write_reference(folder: Path, observation: Observation, actions: Floats) -> 
     np.savez_compressed(folder / REFERENCE, **arrays)
 
 
-def write_manifest(
+def manifest_of(
     folder: Path,
     name: str,
     checkpoint: Checkpoint,
     policy: Policy,
     request: Request,
     graphs: Mapping[str, str],
-    parity: Mapping[str, Any],
-) -> None:
-    """`manifest.json`, last of all, since it holds the digests of every other file in `folder`."""
+) -> Manifest:
+    """The bundle's manifest but for its parity, last of all, since it holds the digests of every file in `folder`."""
     outside = dict(zip(policy.inputs, policy.features, strict=True))
     scaling = action_scaling(checkpoint)
-    manifest = Manifest(
+    return Manifest(
         format=FORMAT,
         name=name,
         type=checkpoint.policy_type,
@@ -66,14 +65,13 @@ def write_manifest(
         graphs=dict(graphs),
         files=bundle.digests(folder),
         provenance=provenance(checkpoint, request),
-        parity=dict(parity),
+        parity={},
         action_scaling=scaling,
         guided=policy.guided and scaling is not None,
         n_obs_steps=policy.observations,
         steps=policy.steps,
         state_text=policy.state_text,
     )
-    bundle.write(folder, manifest)
 
 
 def action_scaling(checkpoint: Checkpoint) -> ActionScaling | None:

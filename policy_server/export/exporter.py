@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from policy_server.engines import open_engine
 from policy_server.engines.providers import Runtime
 from policy_server.export import checkpoint as checkpoints
 from policy_server.export import reference, statistics
-from policy_server.export.bundle_writer import write_manifest, write_reference
+from policy_server.export.bundle_writer import manifest_of, write_reference
 from policy_server.export.checkpoint import Checkpoint
 from policy_server.export.folder import new_folder, refuse_existing
 from policy_server.export.graph import GraphOptions, round_weights
@@ -46,9 +48,10 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
     parameters = sum(parameter.numel() for parameter in policy.module.parameters())
     say(f"{checkpoint.policy_type}: {parameters:,} parameters; takes {', '.join(policy.inputs)}")
     references = list(reference.find(checkpoint, policy))
+    checkpoint = replace(checkpoint, tensors={})  # they are the policy's now
     with new_folder(output) as folder:  # all that is read was read: from here on, what fails is writing
         random = np.random.default_rng(SEED)
-        observations = random_observations(lambda count: policy.observe(count, random))
+        observations = random_observations(partial(policy.observe, random=random))
         halve = request.precision == "fp16"
         exact = answers(policy.answer, observations, say) if halve else []
         if halve:
@@ -63,12 +66,15 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
             for name, array in (references[0].observation if references else observations[0]).items()
         }
         write_reference(folder, pair, policy.answer(pair))
-        write_manifest(folder, output.name, checkpoint, policy, request, graphs, {})
+        manifest = manifest_of(folder, output.name, checkpoint, policy, request, graphs)
+        bundle.write(folder, manifest)
 
         say("comparing with torch, through the server's own engine on the CPU")
+        expected = answers(policy.answer, observations, say)
+        del policy  # large weights are not in memory twice
+        gc.collect()
         engine = open_engine(bundle.load(folder), Runtime("cpu"))
         scale = checkpoint.unnormalise().scale
-        expected = answers(policy.answer, observations, say)
         difference = Difference.of(expected, answers(engine.infer, observations, say), scale)
         say(f"  random observations: {difference}")
         difference.require("ONNX Runtime against torch")
@@ -83,7 +89,7 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
             say(f"  {known.name}: {against}")
             against.require(known.name, *((np.inf, MAX_ROUNDING) if halve else ()))
             parity["references"][known.name] = asdict(against)
-        write_manifest(folder, output.name, checkpoint, policy, request, graphs, parity)
+        bundle.write(folder, replace(manifest, parity=parity))
     say(f"wrote {output}")
 
 

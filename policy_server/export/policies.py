@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,7 +103,7 @@ class FlowPolicy:
     def __init__(
         self, checkpoint: Checkpoint, module: nn.Module, prefix: nn.Module, step: nn.Module, text: Text | None
     ) -> None:
-        self._checkpoint = checkpoint
+        self._checkpoint = replace(checkpoint, tensors={})  # the module has them
         self._text = text
         self.module, self.prefix, self.step = module, prefix.eval(), step.eval()
         self.features, self.inputs = module.features, module.inputs
