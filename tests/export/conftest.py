@@ -17,7 +17,8 @@ collect_ignore_glob = [] if HAS_TORCH else ["test_*.py"]
 
 SMALL = Path(__file__).parents[1] / "checkpoints"
 LARGE = Path(os.environ.get("CHECKPOINTS", SMALL))
-FOLDERS = {"smolvla_tiny": "smolvla_tiny/checkpoint"}
+FOLDERS = {name: f"{name}/checkpoint" for name in ("smolvla_tiny", "pi0_tiny", "pi05_tiny")}
+LANGUAGE = ("vlm", "tokenizer")  # beside such a checkpoint, its language model's files
 
 
 def folder_of(name: str) -> Path:
@@ -45,9 +46,10 @@ def copy(tmp_path: Path) -> Callable[[str], Path]:
 
     def make(name: str) -> Path:
         source = folder_of(name)
-        shutil.copytree(source, tmp_path / name)
-        if (source.parent / "vlm").is_dir():
-            shutil.copytree(source.parent / "vlm", tmp_path / "vlm")
+        shutil.copytree(source, tmp_path / name, copy_function=shutil.copyfile)
+        for language in LANGUAGE:
+            if (source.parent / language).is_dir():
+                shutil.copytree(source.parent / language, tmp_path / language, copy_function=shutil.copyfile)
         return tmp_path / name
 
     return make
@@ -68,9 +70,12 @@ def edit_step(folder: Path, file: str, step: str, **changes: Any) -> None:
 def arguments(name: str, output: Path, *more: str) -> list[str]:
     """The command line that exports a checkpoint by name."""
     folder = folder_of(name)
-    language_model = folder.parent / "vlm"
-    tokenizer = [f"--tokenizer={language_model}"] if language_model.is_dir() else []
-    return [str(folder), f"--output={output}", "--robot.type=so101_follower", "--fps=30", *tokenizer, *more]
+    stated = ["--robot.type=so101_follower", "--fps=30", *tokenizer_flag(folder)]
+    return [str(folder), f"--output={output}", *stated, *more]
+
+
+def tokenizer_flag(folder: Path) -> list[str]:
+    return [f"--tokenizer={place}" for language in LANGUAGE if (place := folder.parent / language).is_dir()]
 
 
 @pytest.fixture(scope="session")

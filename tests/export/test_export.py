@@ -21,7 +21,11 @@ from .conftest import LARGE, SMALL, arguments, folder_of
 
 pytestmark = pytest.mark.export
 BundleOf = Callable[..., Path]
-ALL = ("act_so101_pick_place", "smolvla_tiny", "act_so101_cubes", "act_random")
+ALL = (
+    *("act_so101_pick_place", "smolvla_tiny", "diffusion_tiny/ddim", "act_so101_cubes", "act_random"),
+    *("pi0_tiny", "pi05_tiny", "diffusion_tiny/ddpm", "diffusion_tiny/single"),
+)
+GUIDED = ("smolvla_tiny", "pi0_tiny", "pi05_tiny")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -29,7 +33,7 @@ def test_answers_as_lerobot_did(name: str, bundle_of: BundleOf) -> None:
     parity = json.loads((bundle_of(name) / "manifest.json").read_text())["parity"]
     assert parity["cases"] == 14  # thirteen alone, three together
     assert "reference.npz" in parity["references"]
-    assert len(parity["references"]) == (13 if name == "smolvla_tiny" else 1)  # with guided real-time chunking
+    assert len(parity["references"]) == (13 if name in GUIDED else 1)  # with guided real-time chunking
     for found in (parity, *parity["references"].values()):
         assert found["max_abs"] <= MAX_UNITS
         assert found["max_abs_normalised"] <= MAX_NORMALISED
@@ -50,7 +54,7 @@ def test_the_manifest_says_what_the_user_stated(bundle_of: BundleOf) -> None:
     assert loaded.policy.joints[5].unit == "percent"
     assert loaded.policy.fps == 30
     assert loaded.policy.extra_state[0].name == "observation.environment_state"
-    provenance = loaded.manifest["provenance"]
+    provenance = loaded.manifest.provenance
     assert provenance["checkpoint"] == "act_so101_pick_place"
     assert provenance["stated_by_user"] == {"fps": 30.0, "joints": "robot.type"}
     assert {"torch", "onnx", "onnxruntime", "opset", "edge_runtime", "weights_sha256"} <= provenance.keys()
@@ -92,7 +96,7 @@ def test_weights_beside_the_graph_load_after_the_folder_was_moved(
     assert main(arguments("act_so101_pick_place", tmp_path / "made")) == 0
     shutil.move(tmp_path / "made", tmp_path / "moved")
     loaded = bundle.load(tmp_path / "moved")
-    assert "policy.onnx.data" in loaded.manifest["files"]
+    assert "policy.onnx.data" in loaded.manifest.files
     assert loaded.graphs["policy"].stat().st_size < 1 << 20
     assert main([f"--check={tmp_path / 'moved'}"]) == 0
 

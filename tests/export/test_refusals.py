@@ -122,7 +122,7 @@ def swap_tokenizer(folder: Path) -> None:
 
 CASES = {
     # the checkpoint
-    "unknown type": Case(ACT, config(type="diffusion"), 65, "policy type diffusion is not supported; expected act"),
+    "unknown type": Case(ACT, config(type="tdmpc"), 65, "policy type tdmpc is not supported; expected act"),
     "no config": Case(ACT, lambda f: (f / "config.json").unlink(), 65, "no config.json"),
     "config not JSON": Case(ACT, lambda f: (f / "config.json").write_text("{"), 65, "config.json: is not JSON"),
     "config unreadable": Case(ACT, unreadable("config.json"), 65, "config.json: cannot be read: Input/output error"),
@@ -138,7 +138,7 @@ CASES = {
         SMOLVLA, unreadable("../vlm/config.json"), 65, "config.json of vlm: cannot be read: "
     ),
     "statistics unreadable": Case(ACT, nothing, 78, "cannot be read: ", (*STATED, "--stats=/proc/self/mem")),
-    "history": Case(ACT, config(n_obs_steps=2), 65, "n_obs_steps: the policy looks at 2 observations"),
+    "history": Case(ACT, config(n_obs_steps=2), 65, "n_obs_steps: 2; LeRobot's act looks at one observation"),
     "peft": Case(ACT, config(use_peft=True), 65, "merge it into its base model"),
     "adapter": Case(ACT, lambda f: (f / "adapter_config.json").write_text("{}"), 65, "merge it into its base model"),
     "no state": Case(
