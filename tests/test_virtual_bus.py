@@ -408,11 +408,21 @@ def test_the_log_forgets_the_oldest() -> None:
         assert [entry.frame.servo for entry in arm.log] == [5, 6, 6]
 
 
-def test_the_page_says_of_each_fault_what_it_takes() -> None:
+@pytest.fixture
+def page() -> str:
     page = Path(__file__).resolve().parents[1] / "docs" / "virtual-arm.md"
     if not page.exists():
         pytest.skip("not in a checkout")
-    rows = [line.split("|")[1:3] for line in page.read_text().splitlines() if line.startswith("| `")]
+    return page.read_text()
+
+
+def test_the_pages_program_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(page.partition("```python\n")[2].partition("```")[0], {})
+    assert capsys.readouterr().out.count("Frame(servo=") == 6
+
+
+def test_the_page_says_of_each_fault_what_it_takes(page: str) -> None:
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
     told = {word: re.findall(r"`(\w+)`", takes) for words, takes in rows for word in re.findall(r"`(\w+)`", words)}
     general = {"rate", "count", "on"}
     assert told == {word: [key for key in keys if word == "power" or key not in general] for word, keys in KEYS.items()}
