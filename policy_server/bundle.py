@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -19,6 +19,7 @@ from edge_runtime.program import files, schema
 from edge_runtime.program.schema import Distinct, Items, Printable, Range, Rule, nearest, shown
 from edge_runtime.wire import limits
 from edge_runtime.wire.messages import Camera, ExtraState, Joint, Name, Policy
+from policy_server.graph_files import external_files
 
 FORMAT: Literal[2] = 2  # that is written; 1, which is read too, has no `action_scaling` and what stands after it
 STATE = "observation.state"
@@ -173,6 +174,7 @@ class Bundle:
     def recheck(self) -> None:
         """Raises ModelError when a file is no longer what it was when the bundle was loaded."""
         _check_files(self.path, self.manifest.files)
+        check_nothing_else(self.path, self.manifest.files, self.graphs.values())
 
     def reference(self) -> dict[str, npt.NDArray[Any]]:
         """The stored pair: inputs by feature name, batch first, and the `action` they gave when exported.
@@ -253,7 +255,28 @@ def load(path: Path) -> Bundle:
         uses_task=manifest.uses_task,
         temporal_ensemble_coeff=manifest.temporal_ensemble_coeff or 0.0,
     )
-    return Bundle(path, policy, {role: path / name for role, name in manifest.graphs.items()}, manifest)
+    graphs = {role: path / name for role, name in manifest.graphs.items()}
+    check_nothing_else(path, manifest.files, graphs.values())
+    return Bundle(path, policy, graphs, manifest)
+
+
+def check_nothing_else(path: Path, listed: Collection[str], graphs: Iterable[Path]) -> None:
+    """Raises ModelError for a file in the bundle that its manifest does not list: the digest says nothing of it.
+
+    Also for a graph that reads one which is not listed, wherever that is.
+    """
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path).as_posix()
+        if name != MANIFEST and name not in listed and (file.is_symlink() or not file.is_dir()):
+            raise ModelError(f"{path / MANIFEST}: files: does not list {name}, which is in the folder; remove it")
+    for graph in graphs:
+        try:
+            locations = external_files(memoryview(graph.read_bytes()))
+        except ValueError as error:
+            raise ModelError(f"{graph}: is not an ONNX graph ({error})") from error
+        for location in sorted(locations):
+            if (graph.parent.relative_to(path) / location).as_posix() not in listed:
+                raise ModelError(f"{graph}: reads {shown(location)}, which the manifest does not list")
 
 
 def write(folder: Path, manifest: Manifest) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from edge_runtime.errors import ModelError, UsageError
@@ -148,13 +149,16 @@ def test_a_graph_that_is_not_what_the_manifest_says_is_refused(
         open_engine(loaded, CPU)
 
 
-def test_bytes_that_are_no_graph_are_refused(tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"\xff" * 1000, "is not an ONNX graph"), (b"\x7a\x02hi" * 99, "onnxruntime cannot load it")]
+)
+def test_bytes_that_are_no_graph_are_refused(tiny: Path, tmp_path: Path, content: bytes, said: str) -> None:
     folder = shutil.copytree(tiny, tmp_path / "noise")
-    (folder / "policy.onnx").write_bytes(b"\xff" * 1000)
+    (folder / "policy.onnx").write_bytes(content)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest.pop("files")
     write_manifest(folder, manifest)
-    with pytest.raises(ModelError, match="onnxruntime cannot load it") as caught:
+    with pytest.raises(ModelError, match=said) as caught:
         open_engine(bundle.load(folder), CPU)
     assert "\n" not in str(caught.value)
 
@@ -187,3 +191,56 @@ def test_a_shipped_bundle_gives_its_stored_actions(name: str) -> None:
     expected = reference.pop("action")
     actions = open_engine(loaded, CPU).infer(reference)
     np.testing.assert_allclose(actions, expected, atol=1e-3)
+
+
+def with_external_weights(folder: Path) -> None:
+    """The graph's constants in a file beside it; the manifest lists what is there."""
+    graph = folder / "policy.onnx"
+    onnx.save_model(
+        onnx.load(graph),
+        graph,
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+        convert_attribute=True,
+    )
+    write_manifest(
+        folder, {k: v for k, v in json.loads((folder / "manifest.json").read_text()).items() if k != "files"}
+    )
+
+
+def test_weights_in_another_file_are_part_of_the_bundle(tiny: Path, tmp_path: Path) -> None:
+    """They decide over the actions, so that they must be under the digest."""
+    folder = shutil.copytree(tiny, tmp_path / "bundle")
+    with_external_weights(folder)
+    before = bundle.load(folder).policy.digest
+    assert "weights.bin" in bundle.load(folder).manifest["files"]
+    (folder / "weights.bin").write_bytes((folder / "weights.bin").read_bytes()[::-1])
+    with pytest.raises(ModelError, match="is damaged"):
+        bundle.load(folder)
+    with_external_weights(shutil.copytree(tiny, tmp_path / "other"))
+    assert bundle.load(tmp_path / "other").policy.digest == before
+
+
+def test_a_file_that_is_not_listed_is_refused_though_no_graph_reads_it(tiny: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny, tmp_path / "bundle")
+    loaded = bundle.load(folder)
+    (folder / "more").mkdir()
+    (folder / "more" / "weights.bin").write_bytes(b"")
+    for check in (lambda: bundle.load(folder), loaded.recheck):
+        with pytest.raises(ModelError, match=r"files: does not list more/weights\.bin, which is in the folder"):
+            check()
+
+
+def test_a_graph_that_reads_a_file_outside_is_refused(tiny: Path, tmp_path: Path) -> None:
+    """The folder then has no file too many."""
+    folder = shutil.copytree(tiny, tmp_path / "bundle")
+    with_external_weights(folder)
+    graph = folder / "policy.onnx"
+    (folder / "weights.bin").rename(tmp_path / "weights.bin")
+    graph.write_bytes(graph.read_bytes().replace(b"weights.bin", b"../outside1"))
+    write_manifest(
+        folder, {k: v for k, v in json.loads((folder / "manifest.json").read_text()).items() if k != "files"}
+    )
+    with pytest.raises(ModelError, match=r"reads '\.\./outside1', which the manifest does not list"):
+        bundle.load(folder)
