@@ -214,7 +214,7 @@ def test_weights_in_another_file_are_part_of_the_bundle(tiny: Path, tmp_path: Pa
     folder = shutil.copytree(tiny, tmp_path / "bundle")
     with_external_weights(folder)
     before = bundle.load(folder).policy.digest
-    assert "weights.bin" in bundle.load(folder).manifest["files"]
+    assert "weights.bin" in bundle.load(folder).manifest.files
     (folder / "weights.bin").write_bytes((folder / "weights.bin").read_bytes()[::-1])
     with pytest.raises(ModelError, match="is damaged"):
         bundle.load(folder)
