@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -19,7 +19,6 @@ from edge_runtime.program import files, schema
 from edge_runtime.program.schema import Distinct, Items, Printable, Range, Rule, nearest, shown
 from edge_runtime.wire import limits
 from edge_runtime.wire.messages import Camera, ExtraState, Joint, Name, Policy
-from policy_server.graph_files import external_files
 
 FORMAT: Literal[2] = 2  # that is written; 1, which is read too, has no `action_scaling` and what stands after it
 STATE = "observation.state"
@@ -271,7 +270,7 @@ def check_nothing_else(path: Path, listed: Collection[str], graphs: Iterable[Pat
             raise ModelError(f"{path / MANIFEST}: files: does not list {name}, which is in the folder; remove it")
     for graph in graphs:
         try:
-            locations = external_files(memoryview(graph.read_bytes()))
+            locations = _external_files(memoryview(graph.read_bytes()))
         except ValueError as error:
             raise ModelError(f"{graph}: is not an ONNX graph ({error})") from error
         for location in sorted(locations):
@@ -329,3 +328,70 @@ def _check_files(path: Path, listed: Mapping[str, Digest]) -> None:
             raise ModelError(
                 f"{path / name}: is damaged (sha256 {found[:12]}, the manifest says {expected.sha256[:12]})"
             )
+
+
+# Of an ONNX graph, the fields that lead to tensors (onnx.proto): kind of message -> number -> kind of message.
+_MESSAGES: Mapping[str, Mapping[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+}
+_DEEPEST = 64
+_FIXED = {1: 8, 5: 4}  # wire type -> bytes
+
+
+def _external_files(graph: memoryview) -> set[str]:
+    """The `location` of every tensor in `graph` whose data is in another file.
+
+    Raises ValueError for what is no graph.
+    """
+    return set(_locations(graph, "model", 0))
+
+
+def _locations(data: memoryview, kind: str, depth: int) -> Iterator[str]:
+    if depth > _DEEPEST:
+        raise ValueError("is nested too deeply")
+    for number, content in _fields(data):
+        below = _MESSAGES[kind].get(number)
+        if below == "entry":
+            entry = dict(_fields(content))
+            if bytes(entry.get(1, b"")) == b"location":
+                yield bytes(entry.get(2, b"")).decode("utf-8")
+        elif below is not None:
+            yield from _locations(content, below, depth + 1)
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The fields of a message that have a length, each with what is in it."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            _, at = _varint(data, at)
+        elif wire == 2:
+            length, at = _varint(data, at)
+            if at + length > len(data):
+                raise ValueError("is cut off")
+            yield number, data[at : at + length]
+            at += length
+        elif wire in _FIXED:
+            at += _FIXED[wire]
+        else:
+            raise ValueError(f"has a field of wire type {wire}")
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise ValueError("is cut off")
