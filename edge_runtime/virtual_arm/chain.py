@@ -24,6 +24,7 @@ BYTE_S = 10e-6  # 10 bits at 1 Mbit/s
 # By joint, of an arm that is stretched out over a table: 0.54, 0.45 and 0.12 Nm of 3.35 in the MJCF of `model`.
 WEIGHTS = {2: Weight(0.16, rest=2958), 3: Weight(0.135, rest=3072), 4: Weight(0.035, rest=2958)}
 
+_KEPT_MOMENTS = 20_000  # some 25 MB, and five minutes at 30 Hz
 _ASKING = (Instruction.PING, Instruction.READ, Instruction.SYNC_READ)
 
 Ticks = npt.NDArray[np.float64]
@@ -90,7 +91,7 @@ class ServoChain:
             self.servos[entry.id].set("Min_Position_Limit", entry.range_min)
             self.servos[entry.id].set("Max_Position_Limit", entry.range_max)
         self.log = FrameLog(log_size)
-        self.moments = MomentLog(log_size)
+        self.moments = MomentLog(min(log_size, _KEPT_MOMENTS))
         self.plugged = True
         self._plant, self._clock = plant, clock
         self._wire_time, self._return_delay_s = wire_time, return_delay_s
