@@ -114,6 +114,7 @@ cpdef enum:  # what `pick` returns
 cdef enum:
     PAUSED = 3  # what else can become of a timestep in the loop
     FAILED = 4
+    BLOCKED = 5
     MAX_JOINTS = 64  # a bit each in a 64-bit word; a sync write of 64 goals is 200 bytes, the frame's limit 250
     BUCKETS = 1280  # timing.BUCKETS
 

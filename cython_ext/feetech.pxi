@@ -3,7 +3,7 @@ import os
 from edge_runtime.errors import ConfigError
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.math cimport isfinite
+from libc.math cimport fabs, isfinite
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memmove
 from posix.unistd cimport close as os_close, read as os_read, write as os_write
@@ -48,6 +48,8 @@ cdef enum:
     QUIET_NS = 1_000_000  # a USB frame: after it nothing more of an answer is on its way
     PATIENCE_NS = 3_000_000  # the slowest adapter's turnaround: a retry never talks into an answer
     NAMED_AT = 3  # misses in a row
+    FASTEST = 3400  # counts/s: no STS3215 turns faster, with 12 V and without a load
+    TREMBLE = 10  # counts: a reading beside the truth, gears and backlash
 
 cdef enum:  # `gone`, where it is not an errno
     HUNG_UP = -1
@@ -156,6 +158,11 @@ cdef class FeetechPort(Port):
             self._modes[joint] = modes[joint]
             self._min[joint], self._max[joint] = range_min[joint], range_max[joint]
             self._reversed[joint] = bool(drive_mode[joint])
+            low = <int> range_min[joint]
+            scale = fabs(self._to_units(joint, low + 1) - self._to_units(joint, low))
+            self.fastest[joint] = FASTEST * 1e-9 * scale
+            self.slack[joint] = (FASTEST * 1e-9 * timeout_ns + TREMBLE) * scale  # a read may come so late in its tick
+        self.limited = True
         self._echo = echo
         self._timeout_ns = timeout_ns
         self._patience_ns = max(timeout_ns // 4, PATIENCE_NS)
@@ -286,7 +293,8 @@ cdef class FeetechPort(Port):
         if 1 < len(silent) == self.joints:
             return f"no servo replied {times} times in a row: is the 12 V supply on?"
         who = [self._label(joint, names) for joint in silent]
-        return f"{', '.join(who)}: no reply {times} times in a row"
+        what = "no position that it can have come to," if any(self.doubts[joint] for joint in silent) else "no reply"
+        return f"{', '.join(who)}: {what} {times} times in a row"
 
     def _deafness(self, int times):
         return f"goals could not be written {times} times in a row: the port takes no more bytes"
@@ -314,10 +322,9 @@ cdef class FeetechPort(Port):
                 add(&self.missed[joint], 1)
                 add(&self._misses[joint], 1)
             else:
-                self._heard(joint, self._to_units(joint, self._raw[joint]), now)
+                answered += self._heard(joint, self._to_units(joint, self._raw[joint]), now)
                 store(&self._last_errors[joint], self._flags[joint])
                 store(&self._all_errors[joint], load(&self._all_errors[joint]) | self._flags[joint])
-                answered += 1
         return answered
 
     cdef void _flush(self) noexcept nogil:

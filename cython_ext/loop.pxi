@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from edge_runtime.errors import AccessError, ActuatorFault, ConfigError, DeviceError
+from edge_runtime.errors import AccessError, ActuatorFault, ConfigError, DeviceError, FollowingFault
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR
-from libc.math cimport INFINITY
-from libc.stdint cimport int64_t
+from libc.math cimport INFINITY, fabs
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 
@@ -21,6 +21,8 @@ cdef enum:  # the counters, named in COUNTED and STAGES
     CLAMPED_RANGE
     CLAMPED_SPEED
     CLAMPED_RELATIVE
+    CLAMPED_ACCELERATION
+    FOLLOWING_ERROR
     HELD_NONFINITE
     READ_ERRORS
     WRITE_ERRORS
@@ -33,6 +35,7 @@ cdef enum:  # faults
     SILENT  # a joint did not answer for too long
     DEAF  # goals could not be written for too long
     FENCED  # the supervisor has taken the arm
+    BEHIND  # a joint was too far from its goal for too long, and that is to end the run
 
 cdef enum:  # STAGES
     BUS
@@ -53,10 +56,10 @@ cdef enum:  # the page that a supervisor shares, in 64-bit words
 
 # of a recent tick; action_age_ns is 0 where nothing was picked
 TRACE = ("time_ns", "timestep", "outcome", "answered", "late_ns", "read_ns", "write_ns", "action_age_ns")
-OUTCOMES = ("starved", "picked", "hole", "paused", "failed")
+OUTCOMES = ("starved", "picked", "hole", "paused", "failed", "blocked")
 COUNTED = (
     "ticks", "executed", "starved", "late", "missed", "host_stalls", "clamped_range", "clamped_speed",
-    "clamped_relative", "held_nonfinite", "read_errors", "write_errors",
+    "clamped_relative", "clamped_acceleration", "following_error", "held_nonfinite", "read_errors", "write_errors",
 )
 STAGES = ("bus", "pick", "guard", "other")
 
@@ -65,9 +68,14 @@ cdef class ActuatorLoop:
     """Read, pick, guard, write, at control_hz = fps * substeps, until an absolute deadline each time.
 
     A timestep is picked at its first tick and reached over its `substeps` ticks; without a row the last goal is held
-    and sent again, so that a servo that lost it gets it back. Goals are kept finite, then inside `lower`..`upper`,
-    then within `max_speed` (units/s; 0 = off) of the last goal, then within `max_relative_target` of the present
-    position. `dry_run` writes nothing.
+    and sent again, so that a servo that lost it gets it back. An action is moved into `lower`..`upper`, then within
+    `max_relative_target` of the present position, then within `max_speed` (units/s; 0 = off) of the last goal, then to
+    where the goal gains no more speed than `max_acceleration` (units/s^2, per joint; a reversal begins at a
+    standstill, to slow down or to stop is free), and last into the range again: a goal never leaves it, and one that
+    began outside only moves inwards. `dry_run` writes nothing.
+    A joint that is more than `following_limit` (units, per joint) from its goal for `following_s` has a following
+    error, which is counted; `following_error` is what comes of it: 'warn' no more, 'hold' no row is picked until it is
+    over, 'stop' a fault.
     A joint that misses `max_missed_replies` reads in a row is a fault, and so is a port that is gone; `prime` makes a
     loop that failed run again. `page` is memory shared with a supervisor, three int64: every tick says in it that
     the next is due within a period and `patience_s`, and leaves the bus alone once the supervisor has taken the arm.
@@ -89,6 +97,11 @@ cdef class ActuatorLoop:
     cdef double _upper[MAX_JOINTS]
     cdef double _reach[MAX_JOINTS]  # max_relative_target
     cdef double _step  # max_speed, a tick
+    cdef double _gain[MAX_JOINTS]  # max_acceleration, in units a tick, a tick
+    cdef double _following_limit[MAX_JOINTS]
+    cdef int64_t _following_ns
+    cdef bint _holds_behind
+    cdef bint _stops_behind
     cdef int _max_missed
     cdef bint _dry
     cdef int _check_every  # ticks
@@ -110,6 +123,10 @@ cdef class ActuatorLoop:
     cdef float _action[MAX_JOINTS]
     cdef double _from[MAX_JOINTS]  # the goal at the end of the last timestep
     cdef double _goal[MAX_JOINTS]  # the last one sent
+    cdef double _pace[MAX_JOINTS]  # by how much it was moved
+    cdef int64_t _behind_since[MAX_JOINTS]  # when a joint was first too far from its goal
+    cdef bint _is_far[MAX_JOINTS]
+    cdef uint64_t _behind  # who has a following error; bit j stands for joint j
     cdef int64_t _timestep
     cdef int64_t _level
     cdef int64_t _late_ns
@@ -118,6 +135,7 @@ cdef class ActuatorLoop:
     cdef int _fault
     # what Python reads
     cdef atomic_llong _counters[COUNTERS]
+    cdef atomic_llong _behind_told
     cdef Counts _lateness
     cdef Counts _bus
     cdef Counts _ages
@@ -140,6 +158,10 @@ cdef class ActuatorLoop:
         upper=None,
         double max_speed=0.0,
         max_relative_target=None,
+        max_acceleration=None,
+        str following_error="warn",
+        following_limit=None,
+        double following_s=1.0,
         int max_missed_replies=15,
         bint dry_run=False,
         str realtime="off",
@@ -158,6 +180,10 @@ cdef class ActuatorLoop:
             raise ConfigError(f"fps: {fps:g} with {substeps} ticks a timestep is not a rate")
         if not 0 <= max_speed < float("inf"):
             raise ConfigError(f"max_speed: {max_speed} is not a speed in units/s (0 turns the limit off)")
+        if following_error not in ("warn", "hold", "stop"):
+            raise ConfigError(f"following_error: {following_error!r} is not warn, hold or stop")
+        if not 0 <= following_s < float("inf"):
+            raise ConfigError(f"following_s: {following_s} is not a duration")
         if max_missed_replies < 1:
             raise ConfigError(f"max_missed_replies: {max_missed_replies} is less than 1")
         if realtime not in ("enforce", "try", "off"):
@@ -176,6 +202,8 @@ cdef class ActuatorLoop:
         self._substeps = substeps
         self._period_ns = round(1e9 / (fps * substeps))
         self._step = max_speed / (fps * substeps) if max_speed else float("inf")
+        self._following_ns = <int64_t> (min(following_s, FOREVER_S) * 1e9)
+        self._holds_behind, self._stops_behind = following_error == "hold", following_error == "stop"
         self._max_missed = max_missed_replies
         self._dry = dry_run
         self._check_every = max(CHECK_NS // self._period_ns, 1)
@@ -185,7 +213,14 @@ cdef class ActuatorLoop:
         lowest = self._per_joint("lower", lower, -float("inf"))
         highest = self._per_joint("upper", upper, float("inf"))
         reach = self._per_joint("max_relative_target", max_relative_target, float("inf"))
+        gain = self._per_joint("max_acceleration", max_acceleration, float("inf"))
+        far = self._per_joint("following_limit", following_limit, float("inf"))
         for joint in range(self.joints):
+            if not gain[joint] > 0:
+                raise ConfigError(f"max_acceleration: {gain[joint]} of joint {joint} is not an acceleration, above 0")
+            if not far[joint] > 0:
+                raise ConfigError(f"following_limit: {far[joint]} of joint {joint} is not a distance")
+            self._gain[joint], self._following_limit[joint] = gain[joint] / (fps * substeps) ** 2, far[joint]
             if not lowest[joint] <= highest[joint]:
                 raise ConfigError(f"lower: {lowest[joint]} of joint {joint} is not below upper, {highest[joint]}")
             if not reach[joint] > 0:
@@ -216,6 +251,9 @@ cdef class ActuatorLoop:
         self._port._begin()
         for joint in range(self.joints):
             self._goal[joint] = self._from[joint] = self._port.positions[joint] = values[joint]
+            self._pace[joint] = self._is_far[joint] = 0
+        self._behind = 0
+        store(&self._behind_told, 0)
         self._primed = True
 
     def tick(self, int64_t now_ns):
@@ -305,7 +343,20 @@ cdef class ActuatorLoop:
             goal=to_array(seen.goal, self.joints, np.float32),
             merges=seen.merges,
             paused=seen.paused != 0,
+            outcome=OUTCOMES[seen.outcome],
         )
+
+    @property
+    def behind(self):
+        """Joints, by number, that have a following error now."""
+        cdef uint64_t behind = load(&self._behind_told)
+        cdef int joint
+        return tuple(joint for joint in range(self.joints) if behind >> joint & 1)
+
+    @property
+    def impossible_readings(self):
+        """Of each joint, readings that were not believed: it could not have come there since the last."""
+        return self._port.impossible
 
     def counters(self):
         """What happened since the loop was made; those of clamping, holding, starving and errors count ticks."""
@@ -314,6 +365,7 @@ cdef class ActuatorLoop:
         return {
             **dict(zip(COUNTED, counts)),
             "missed_by_stage": dict(zip(STAGES, counts[MISSED_BY_STAGE:], strict=True)),
+            "impossible_readings": sum(self.impossible_readings),
             "holes": self._ring.holes,
             "jumps": self._ring.jumps,
             "too_old": self._ring.too_old,
@@ -362,11 +414,21 @@ cdef class ActuatorLoop:
             message = self._port._lost(self._names)
         elif self._fault == FENCED:
             message = "the supervisor took the arm: no tick had come in time"
+        elif self._fault == BEHIND:
+            raise FollowingFault(self._how_far_behind(), ticks=self.recent_ticks())
         elif self._fault == SILENT:
             message = self._port._silence(self._max_missed, self._names)
         else:
             message = self._port._deafness(self._max_missed)
         raise ActuatorFault(message, ticks=self.recent_ticks())
+
+    cdef _how_far_behind(self):
+        """`shoulder_pan is 62.1 from its goal`, and who else."""
+        cdef int joint
+        who = [self._names[joint] if self._names else f"joint {joint}" for joint in self.behind]
+        far = [abs(self._goal[joint] - self._port.positions[joint]) for joint in self.behind]
+        said = ", ".join(f"{name} is {distance:.1f} from its goal" for name, distance in zip(who, far, strict=True))
+        return f"following error: {said} for {self._following_ns / 1e9:g} s: is something in the way?"
 
     cdef _become_realtime(self):
         """What the thread was before, for `leave_realtime`."""
@@ -425,13 +487,16 @@ cdef class ActuatorLoop:
         heard = now_ns()
         self._turn_over()
         self._judge()
+        self._compare(now)
         if self._sub == 0 and self._fault == NO_FAULT:
             self._pick(now)
         picked = now_ns()
         if self._outcome == PICKED:
             self._guard()
+        else:
+            self._rest()
         guarded = now_ns()
-        if self._outcome < PAUSED and not self._dry:
+        if self._outcome != PAUSED and self._outcome != FAILED and not self._dry:
             self._write(now)
         written = now_ns()
         if load(&self._counters[TICKS]) % self._check_every == 0 and self._fault == NO_FAULT:
@@ -463,7 +528,15 @@ cdef class ActuatorLoop:
         self._turn = turn
         self._sub = 0
         if not self._paused():
-            memcpy(self._goal, self._port.positions, self.joints * sizeof(double))
+            self._hold_here()
+
+    cdef void _hold_here(self) noexcept nogil:
+        """The present position becomes the goal; where it is beyond the range, the goal comes no nearer to it."""
+        cdef double low, high
+        cdef int joint
+        for joint in range(self.joints):
+            low, high = min(self._lower[joint], self._goal[joint]), max(self._upper[joint], self._goal[joint])
+            self._goal[joint] = min(max(self._port.positions[joint], low), high)
 
     cdef bint _paused(self) noexcept nogil:
         return self._turn & 1
@@ -472,8 +545,15 @@ cdef class ActuatorLoop:
         self._level = self._ring.arrive(now)
         self._timestep = load(&self._ring._cursor)
         memcpy(self._from, self._goal, self.joints * sizeof(double))
-        self._outcome = PAUSED if self._paused() else self._ring.take(self._action)
         self._action_age_ns = 0
+        if self._paused():
+            self._outcome = PAUSED
+        elif self._behind and self._holds_behind:
+            self._outcome = BLOCKED
+        else:
+            self._outcome = self._ring.take(self._action)
+        if self._outcome == STARVED or self._outcome == HOLE:
+            self._ring.keep(self._goal)
         if self._outcome == PICKED:
             add(&self._counters[EXECUTED], 1)
             if self._ring._taken_seen < FARTHEST:
@@ -482,21 +562,51 @@ cdef class ActuatorLoop:
 
     cdef void _guard(self) noexcept nogil:
         """Goal <- this tick's part of the way to the action, within every limit; finite, as the ring's rows are."""
-        cdef double part = (self._sub + 1.0) / self._substeps, asked, present
-        cdef bint ranged = False, slowed = False, reined = False
+        cdef double part = (self._sub + 1.0) / self._substeps, asked, present, before, pace, gain
+        cdef bint ranged = False, reined = False, slowed = False, eased = False
         cdef int joint
         for joint in range(self.joints):
             asked = self._action[joint]
             if self._sub + 1 < self._substeps:
                 asked = self._from[joint] + part * (asked - self._from[joint])
-            ranged |= clamp(&asked, self._lower[joint], self._upper[joint])
-            slowed |= clamp(&asked, self._goal[joint] - self._step, self._goal[joint] + self._step)
+            before, pace, gain = self._goal[joint], self._pace[joint], self._gain[joint]
             present = self._port.positions[joint]
+            ranged |= clamp(&asked, self._lower[joint], self._upper[joint])
             reined |= clamp(&asked, present - self._reach[joint], present + self._reach[joint])
+            slowed |= clamp(&asked, before - self._step, before + self._step)
+            eased |= clamp(&asked, before + min(pace, 0) - gain, before + max(pace, 0) + gain)
+            ranged |= clamp(&asked, min(self._lower[joint], before), max(self._upper[joint], before))
+            self._pace[joint] = asked - before
             self._goal[joint] = asked
         add(&self._counters[CLAMPED_RANGE], ranged)
         add(&self._counters[CLAMPED_SPEED], slowed)
         add(&self._counters[CLAMPED_RELATIVE], reined)
+        add(&self._counters[CLAMPED_ACCELERATION], eased)
+
+    cdef void _rest(self) noexcept nogil:
+        """The goal stays: from here it gains speed anew."""
+        cdef int joint
+        for joint in range(self.joints):
+            self._pace[joint] = 0
+
+    cdef void _compare(self, int64_t now) noexcept nogil:
+        """Is each joint where it was sent? One that was not heard now is neither nearer nor farther than before."""
+        cdef uint64_t behind = 0
+        cdef int joint
+        for joint in range(self.joints):
+            if self._dry or self._paused() or self._outcome == PAUSED:
+                self._is_far[joint] = False
+            elif load(&self._port.missed[joint]) == 0:
+                if not fabs(self._goal[joint] - self._port.positions[joint]) > self._following_limit[joint]:
+                    self._is_far[joint] = False
+                elif not self._is_far[joint]:
+                    self._is_far[joint], self._behind_since[joint] = True, now
+            if self._is_far[joint] and now - self._behind_since[joint] >= self._following_ns:
+                behind |= <uint64_t> 1 << joint
+        self._behind = behind
+        store(&self._behind_told, <int64_t> behind)
+        if behind and self._stops_behind:
+            self._fail(BEHIND)
 
     cdef void _judge(self) noexcept nogil:
         """Is there still a robot to command?"""
@@ -531,6 +641,7 @@ cdef class ActuatorLoop:
         add(&self._counters[READ_ERRORS], answered < self.joints)
         add(&self._counters[STARVED_TICKS], self._outcome == STARVED)
         add(&self._counters[HELD_NONFINITE], self._outcome == HOLE)
+        add(&self._counters[FOLLOWING_ERROR], self._behind != 0)
         count(&self._bus, self._spent_ns[BUS])
 
     cdef void _trace(self, int64_t now, int answered, int64_t read_ns, int64_t write_ns) noexcept nogil:
@@ -552,7 +663,7 @@ cdef class ActuatorLoop:
         place.sequence, place.time_ns = load(&self._sequence) + 1, now
         place.timestep, place.level = self._timestep, self._level
         place.merges = self._ring._plans[self._ring._places.front].merges
-        place.paused = self._paused()
+        place.paused, place.outcome = self._paused(), self._outcome
         for joint in range(self.joints):
             place.positions[joint] = self._port.positions[joint]
             place.goal[joint] = self._goal[joint]

@@ -4,6 +4,7 @@ import numpy as np
 
 from edge_runtime.errors import ConfigError
 
+from libc.math cimport fabs
 from libc.stdint cimport int64_t
 
 cdef class Port:
@@ -14,6 +15,13 @@ cdef class Port:
     cdef int64_t heard_ns[MAX_JOINTS]  # when that was, by the clock of tick()
     cdef bint known[MAX_JOINTS]  # heard at least once
     cdef atomic_llong missed[MAX_JOINTS]  # reads in a row without an answer
+    cdef bint limited  # a joint cannot be anywhere at once
+    cdef double fastest[MAX_JOINTS]  # then: what a joint can travel in a nanosecond, in units
+    cdef double slack[MAX_JOINTS]  # and by what a true reading may be beyond that
+    cdef bint doubts[MAX_JOINTS]  # the last answer was not believed
+    cdef double doubted[MAX_JOINTS]  # it, and when
+    cdef int64_t doubted_ns[MAX_JOINTS]
+    cdef atomic_llong _impossible[MAX_JOINTS]
     cdef atomic_llong gone  # 0, or the reason why asking again is of no use
 
     cdef int read(self, int64_t now) noexcept nogil:
@@ -33,12 +41,37 @@ cdef class Port:
         store(&self.gone, 0)
         for joint in range(self.joints):
             store(&self.missed[joint], 0)
+            self.known[joint] = self.doubts[joint] = False
 
-    cdef void _heard(self, int joint, double position, int64_t now) noexcept nogil:
+    cdef bint _heard(self, int joint, double position, int64_t now) noexcept nogil:
+        """Take a reading; False where it counts as a miss, because the joint cannot be there yet.
+
+        It is believed once the next one confirms it: is where the joint can have come to from there.
+        """
+        cdef int64_t since = self.heard_ns[joint] if self.known[joint] else now
+        if self.limited and not self._can_come(joint, self.positions[joint], position, now - since):
+            if not (
+                self.doubts[joint]
+                and self._can_come(joint, self.doubted[joint], position, now - self.doubted_ns[joint])
+            ):
+                self.doubts[joint], self.doubted[joint], self.doubted_ns[joint] = True, position, now
+                add(&self._impossible[joint], 1)
+                add(&self.missed[joint], 1)
+                return False
+        self.doubts[joint] = False
         self.positions[joint] = position
         self.heard_ns[joint] = now
         self.known[joint] = True
         store(&self.missed[joint], 0)
+        return True
+
+    cdef inline bint _can_come(self, int joint, double start, double end, int64_t ns) noexcept nogil:
+        return fabs(end - start) <= self.slack[joint] + self.fastest[joint] * max(ns, 0)
+
+    @property
+    def impossible(self):
+        """Readings that were not believed, by joint: the joint could not have come there since the last."""
+        return tuple(load(&self._impossible[joint]) for joint in range(self.joints))
 
     # why the loop gave up, for a person
 

@@ -12,7 +12,8 @@ class Record:
     """What the loop saw and did at the first tick of a timestep; arrays are (joints,) in joint units.
 
     `time_ns` is the tick's time, `timestep` and `level` (rows left) are those before its pick, `ages_s` says how old
-    each position is (infinite: never heard), `merges` how many chunks are in the plan it executed from.
+    each position is (infinite: never heard), `merges` how many chunks are in the plan it executed from, and `outcome`
+    what became of the timestep: picked, starved, hole, paused, failed, or blocked by a following error.
     `sequence` counts records from 1; 0 means that there was none yet.
     """
 
@@ -25,6 +26,7 @@ class Record:
     goal: np.ndarray
     merges: int
     paused: bool
+    outcome: str
 
 
 cdef struct Snapshot:
@@ -34,6 +36,7 @@ cdef struct Snapshot:
     int64_t level
     int64_t merges
     bint paused
+    int outcome
     double positions[MAX_JOINTS]
     double ages_s[MAX_JOINTS]
     double goal[MAX_JOINTS]

@@ -50,11 +50,12 @@ cdef class TemporalEnsemble:
 
 
 cdef class LinearBlend:
-    """Go over from the plan to the new chunk in equal parts, on the first `rows` timesteps that both cover.
+    """Go over from the plan to the new chunk in equal parts, on the chunk's first `rows` timesteps.
 
     Row i of them takes (i + 1) / (rows + 1) of the chunk, later rows all of it: what would be one jump in the motion
-    becomes rows + 1 small ones, and `rows` ticks on the arm follows the newest observation alone. Where fewer
-    timesteps are shared, the parts are larger. Raises ConfigError unless `rows` is positive.
+    becomes rows + 1 small ones, and `rows` ticks on the arm follows the newest observation alone. Where the plan ends
+    before that, or has ended, what the arm would hold stands in for it: the last planned row, or the goal that is held
+    (`ActionRing.hold`). Raises ConfigError unless `rows` is positive.
     """
 
     cdef readonly Py_ssize_t rows
@@ -73,6 +74,12 @@ cdef struct Plan:
     int64_t merges  # chunks that went into it since the ring was made
     int64_t start  # the cursor when this epoch began
     int64_t epoch  # how often open_session has set the cursor
+
+
+cdef struct Held:  # the goal while there is no row
+    int64_t timestep  # the cursor then
+    int64_t epoch
+    float row[MAX_JOINTS]
 
 
 cdef class ActionRing:
@@ -97,11 +104,13 @@ cdef class ActionRing:
     cdef int64_t[:, ::1] _seen  # (place, row): when the newest observation behind the row was made
     cdef float[:, :, ::1] _rows  # (place, row, joint)
     cdef int64_t _max_age_ns
+    cdef Held _held[3]
+    cdef Places _held_places  # from the reader to the writers
     # the writers'
     cdef cython.pymutex _lock
     cdef object _function
     cdef float[:, ::1] _pairs  # (keep, take) by the depth of the old row, or by its place; beyond, the last
-    cdef bint _by_place  # among the rows that both sides cover
+    cdef bint _by_place  # in the chunk
     cdef int _last  # the place published last: nobody writes there until the next publication but one
     cdef readonly uint64_t session
     cdef atomic_llong _merges
@@ -137,6 +146,9 @@ cdef class ActionRing:
         self._pairs = np.array(pairs((0, 1) if callable(aggregate) else aggregate, capacity), np.float32)
         self._by_place = isinstance(aggregate, LinearBlend)
         lay_out(&self._places)
+        lay_out(&self._held_places)
+        for place in range(3):
+            self._held[place].timestep = -FARTHEST - 1  # nobody's
 
     def merge(self, int64_t first_timestep, chunk, uint64_t session, int64_t seen_ns=FARTHEST):
         """Blend `chunk` (rows, joints) float32, whose first row is for `first_timestep`, into the plan.
@@ -184,6 +196,15 @@ cdef class ActionRing:
             raise ValueError(f"out has {out.shape[0]} joints, the ring {self.joints}")
         self.arrive(now_ns())
         return self.take(&out[0])
+
+    def hold(self, const double[::1] goal not None):
+        """Say which goal (joints,) the robot holds since there was no row to pick: a late chunk is blended with it.
+
+        The reader's half, which the loop calls for itself.
+        """
+        if goal.shape[0] != self.joints:
+            raise ValueError(f"goal has {goal.shape[0]} joints, the ring {self.joints}")
+        self.keep(&goal[0])
 
     @property
     def cursor(self):
@@ -262,8 +283,6 @@ cdef class ActionRing:
             if self._function is not None and end > start:
                 blended = self._call(start, end, first, chunk)
                 blend = &blended[0, 0]
-            elif self._by_place:
-                self._slope(end - start)
             self._weave(cursor, first, seen, chunk, rows, blend)
             add(&self._merges, 1)
             self.merged_rows += rows
@@ -308,13 +327,16 @@ cdef class ActionRing:
         The chunk's timesteps have no gap, so that plan and chunk need not be merged row by row.
         """
         cdef Plan *plan = &self._plans[self._last]
-        cdef Py_ssize_t start = self._row_of(first), end = self._row_of(first + rows), row
+        cdef Py_ssize_t start = self._row_of(first), end = self._row_of(first + rows), row, place
         cdef Py_ssize_t before = start - self._row_of(cursor), after = plan.rows - end
         self._carry(start - before, 0, before)
         if rows:
             self._lay(before, first, seen, chunk, rows)
+        if self._by_place:
+            self._lead_over(before, cursor, first, seen, rows)
         for row in range(start, end):
-            self._blend(row, before + self._timesteps[self._last, row] - first, seen, blended, row - start)
+            place = self._timesteps[self._last, row] - first
+            self._blend(row, before + place, seen, blended, row - start, place)
         self._carry(end, before + rows, after)
         self._plans[self._places.back] = plan[0]
         self._plans[self._places.back].rows = before + rows + after
@@ -342,15 +364,14 @@ cdef class ActionRing:
         memcpy(&self._rows[self._places.back, row, 0], values, rows * self.joints * sizeof(float))
 
     cdef inline void _blend(
-        self, Py_ssize_t old, Py_ssize_t row, int64_t seen, const float *blended, Py_ssize_t shared
+        self, Py_ssize_t old, Py_ssize_t row, int64_t seen, const float *blended, Py_ssize_t shared, Py_ssize_t place
     ) noexcept nogil:
         """Row of the back place <- row `old` of the last plan with it: the finite side, the young one, or both."""
         cdef const float *planned = &self._rows[self._last, old, 0]
         cdef float *out = &self._rows[self._places.back, row, 0]
         cdef int depth = self._depths[self._last, old]
         cdef int64_t before = self._seen[self._last, old]
-        cdef Py_ssize_t joints = self.joints, joint, place
-        cdef float keep, take
+        cdef Py_ssize_t joints = self.joints
         if not finite(out, joints) or before - seen > self._max_age_ns:
             self._carry(old, row, 1)
             return
@@ -361,17 +382,52 @@ cdef class ActionRing:
         if blended != NULL:
             memcpy(out, blended + shared * joints, joints * sizeof(float))
             return
-        place = min(shared if self._by_place else depth - 1, self._pairs.shape[0] - 1)
-        keep, take = self._pairs[place, 0], self._pairs[place, 1]
-        for joint in range(joints):
+        self._mix(out, planned, place if self._by_place else depth - 1)
+
+    cdef inline void _mix(self, float *out, const float *planned, Py_ssize_t place) noexcept nogil:
+        cdef Py_ssize_t joint, at = min(place, self._pairs.shape[0] - 1)
+        cdef float keep = self._pairs[at, 0], take = self._pairs[at, 1]
+        for joint in range(self.joints):
             out[joint] = keep * planned[joint] + take * out[joint]
 
-    cdef void _slope(self, Py_ssize_t both) noexcept nogil:
-        """The pairs of a LinearBlend where `both` timesteps are shared: up in equal parts, then the chunk alone."""
-        cdef Py_ssize_t place, length = min(self._pairs.shape[0] - 1, both)
-        for place in range(self._pairs.shape[0]):
-            self._pairs[place, 1] = (place + 1.0) / (length + 1) if place < length else 1
-            self._pairs[place, 0] = 1 - self._pairs[place, 1]
+    cdef void _lead_over(
+        self, Py_ssize_t row, int64_t cursor, int64_t first, int64_t seen, Py_ssize_t rows
+    ) noexcept nogil:
+        """Blend the chunk's first rows (back place, from `row` on) where the plan has none with what would be held."""
+        cdef const int64_t *timesteps = &self._timesteps[self._last, 0]
+        cdef const float *held = self._held_at(cursor)
+        cdef Py_ssize_t old = self._row_of(cursor), planned = self._plans[self._last].rows, i
+        cdef float *out
+        for i in range(min(rows, self._pairs.shape[0] - 1)):
+            while old < planned and timesteps[old] < first + i:
+                if self._counts(old, seen):
+                    held = &self._rows[self._last, old, 0]
+                old += 1
+            out = &self._rows[self._places.back, row + i, 0]
+            if old < planned and timesteps[old] == first + i and self._counts(old, seen):
+                continue  # both cover it
+            if held != NULL and finite(out, self.joints):
+                self._mix(out, held, i)
+
+    cdef inline bint _counts(self, Py_ssize_t row, int64_t seen) noexcept nogil:
+        """Whether `row` of the last plan can be blended with, or held, beside what was seen then."""
+        return (
+            finite(&self._rows[self._last, row, 0], self.joints)
+            and seen - self._seen[self._last, row] <= self._max_age_ns
+        )
+
+    cdef const float *_held_at(self, int64_t cursor) noexcept nogil:
+        """The goal that the reader holds at `cursor`, or will once it comes there; NULL where that is not known."""
+        cdef Py_ssize_t row = self._row_of(cursor)
+        cdef const Held *held
+        receive(&self._held_places)
+        held = &self._held[self._held_places.front]
+        if held.timestep == cursor and held.epoch == self._plans[self._last].epoch:
+            return held.row
+        if row > 0 and self._timesteps[self._last, row - 1] == cursor - 1:
+            if finite(&self._rows[self._last, row - 1, 0], self.joints):
+                return &self._rows[self._last, row - 1, 0]
+        return NULL
 
     cdef void _publish(self) noexcept nogil:
         self._last = self._places.back
@@ -425,6 +481,15 @@ cdef class ActionRing:
         memcpy(out, row, self.joints * sizeof(float))
         return PICKED
 
+    cdef void keep(self, const double *goal) noexcept nogil:
+        """Tell the writers which goal is held, there being no row for the cursor."""
+        cdef Held *held = &self._held[self._held_places.back]
+        cdef Py_ssize_t joint
+        held.timestep, held.epoch = load(&self._cursor), atomic_load_llong(&self._epoch, memory_order_relaxed)
+        for joint in range(self.joints):
+            held.row[joint] = goal[joint]
+        publish(&self._held_places)
+
 
 cdef inline bint finite(const float *row, Py_ssize_t joints) noexcept nogil:
     cdef Py_ssize_t joint
@@ -439,7 +504,9 @@ cdef pairs(aggregate, Py_ssize_t capacity):
     if isinstance(aggregate, TemporalEnsemble):
         return (<TemporalEnsemble> aggregate).running_mean(capacity)
     if isinstance(aggregate, LinearBlend):
-        return [(0, 1)] * (min((<LinearBlend> aggregate).rows, capacity) + 1)  # `_slope` fills them in
+        rows = (<LinearBlend> aggregate).rows
+        takes = [(place + 1) / (rows + 1) for place in range(min(rows, capacity))]
+        return [*((1 - take, take) for take in takes), (0, 1)]
     try:
         keep, take = aggregate
     except (TypeError, ValueError) as error:

@@ -44,6 +44,7 @@ class ActionRing:
     def merge(self, first_timestep: int, chunk: Floats, session: int, seen_ns: int = ...) -> int: ...
     def open_session(self, session: int, *, clear: bool, cursor: int | None = None) -> None: ...
     def pick(self, out: Floats) -> int: ...
+    def hold(self, goal: Doubles) -> None: ...
     @property
     def capacity(self) -> int: ...
     @property
@@ -80,6 +81,8 @@ class PythonRobot(Protocol):
 class Port:
     @property
     def joints(self) -> int: ...
+    @property
+    def impossible(self) -> tuple[int, ...]: ...
 
 class PythonPort(Port):
     def __init__(self, robot: PythonRobot, joints: int) -> None: ...
@@ -142,6 +145,7 @@ class Record:
     goal: Floats
     merges: int
     paused: bool
+    outcome: Literal["starved", "picked", "hole", "paused", "failed", "blocked"]
 
 class MissedByStage(TypedDict):
     bus: int
@@ -163,6 +167,9 @@ class Counters(TypedDict):
     clamped_range: int
     clamped_speed: int
     clamped_relative: int
+    clamped_acceleration: int
+    following_error: int
+    impossible_readings: int
     held_nonfinite: int
     read_errors: int
     write_errors: int
@@ -179,6 +186,10 @@ class ActuatorLoop:
         upper: Sequence[float] | Doubles | None = None,
         max_speed: float = 0.0,
         max_relative_target: Sequence[float] | None = None,
+        max_acceleration: Sequence[float] | None = None,
+        following_error: Literal["warn", "hold", "stop"] = "warn",
+        following_limit: Sequence[float] | None = None,
+        following_s: float = 1.0,
         max_missed_replies: int = 15,
         dry_run: bool = False,
         realtime: Literal["enforce", "try", "off"] = "off",
@@ -194,6 +205,10 @@ class ActuatorLoop:
     def realtime_outcome(self) -> str: ...
     @property
     def record(self) -> Record: ...
+    @property
+    def behind(self) -> tuple[int, ...]: ...
+    @property
+    def impossible_readings(self) -> tuple[int, ...]: ...
     def prime(self, goal: Sequence[float] | npt.NDArray[np.floating[Any]]) -> None: ...
     def tick(self, now_ns: int) -> None: ...
     def run(self) -> None: ...

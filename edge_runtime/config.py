@@ -26,6 +26,13 @@ Part = Annotated[float, Range(0, 1)]
 Tolerance = Annotated[float, Range(0, 1_000_000)]
 Levels = Annotated[float, Range(0.1, 255)]
 Age = Annotated[float, Range(0.01, 3600)]
+FollowingError = Literal["warn", "hold", "stop"]
+
+
+def _each(limits: float | dict[str, float] | None) -> list[tuple[str, float | None]]:
+    """By joint; the empty name stands for all of them."""
+    return [*limits.items()] if isinstance(limits, dict) else [("", limits)]
+
 
 PATIENCE_S = 0.3  # without a tick of the loop, beyond a period: then the supervisor stops the arm
 LONGEST_BUS_TIMEOUT_MS = (
@@ -83,9 +90,13 @@ class RobotConfig(Choice):
     id: str | None = None  # its calibration file is named for it
     cameras: dict[str, CameraConfig] = field(default_factory=dict)
     max_speed: Annotated[float, Range(0)] = 300.0  # joint units per second against the last goal; 0 = off
+    max_acceleration: float | dict[str, float] = 8000.0  # units per s^2, to gain speed or turn back; 0 = off
     max_relative_target: float | dict[str, float] | None = None  # joint units against the present position
     clamp_range: bool = True  # keep goals inside the calibrated range
     max_missed_replies: Annotated[int, Range(1, 10_000)] = 15  # in a row from one joint, then the robot has failed
+    following_error: FollowingError = "warn"  # a joint is far from its goal: say so, wait there, or end the run
+    following_limit: float | dict[str, float] | None = None  # units that are far; by default 20, any for a gripper
+    following_s: Annotated[float, Range(0, FOREVER_S)] = 1.0  # for so long
     stop_policy: StopPolicy = "limp"  # at the end: torque off, first to rest_pose and then off, or stay on
     reconnect: bool = True  # after a fault wait for the robot and start it again; false: exit 74
 
@@ -93,11 +104,15 @@ class RobotConfig(Choice):
         if self.id is not None:
             check_file_name(self.id, "robot.id", "my_arm")
         check_fields(self, "robot")
-        limits = self.max_relative_target
-        for joint, limit in limits.items() if isinstance(limits, dict) else [("", limits)]:
-            if limit is not None and not 0 < limit < math.inf:
-                name = f"robot.max_relative_target.{joint}".rstrip(".")
-                raise ConfigError(f"{name}: {limit:g} is not a distance in joint units, above 0")
+        for name in ("max_relative_target", "following_limit"):
+            for joint, limit in _each(getattr(self, name)):
+                if limit is not None and not 0 < limit < math.inf:
+                    field_name = f"robot.{name}.{joint}".rstrip(".")
+                    raise ConfigError(f"{field_name}: {limit:g} is not a distance in joint units, above 0")
+        for joint, limit in _each(self.max_acceleration):
+            if limit is None or not 0 <= limit < math.inf:
+                field_name = f"robot.max_acceleration.{joint}".rstrip(".")
+                raise ConfigError(f"{field_name}: {limit} is not an acceleration in joint units per s^2; 0 = off")
 
 
 @dataclass

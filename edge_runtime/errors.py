@@ -8,6 +8,7 @@ EdgeRuntimeError                     exit 70
 │  │  └─ BusTimeout(TimeoutError)
 │  ├─ CameraError
 │  └─ ActuatorFault                  carries the last few hundred ticks
+│     └─ FollowingFault              not started again
 ├─ AccessError                       exit 77   token, certificate or device permission refused
 ├─ OutputError                       exit 73   cannot create a file, listen address in use
 ├─ StreamError                       exit 69   transient: retried with back-off until give_up_after_s
@@ -74,6 +75,10 @@ class ActuatorFault(DeviceError):
     def __init__(self, message: str, *, ticks: list[dict[str, Any]] | None = None) -> None:
         super().__init__(message)
         self.ticks = ticks or []
+
+
+class FollowingFault(ActuatorFault):
+    """A joint did not come to where it was sent, and the arm is to stay stopped."""
 
 
 class AccessError(EdgeRuntimeError):

@@ -33,6 +33,7 @@ from edge_runtime.program.notify import Notifier
 from edge_runtime.program.signals import handling_signals
 from edge_runtime.reporting import fault_record, summary
 from edge_runtime.reporting.fault_reporter import FaultReporter
+from edge_runtime.reporting.loop_news import LoopNews
 from edge_runtime.reporting.loop_watch import GoalPrinter, watch_loop
 from edge_runtime.reporting.queue_log import QueueLog
 from edge_runtime.reporting.run_stats import RecordListener, RunStats
@@ -206,6 +207,7 @@ class Runtime:
         page = self._supervisor.page.words if self._supervisor else None
         loop = make_loop(config, robot, planner.ring, history_s=fault_record.KEPT_S, page=page)
         self._ends_with_run.append(loop.stop)
+        self._listeners.append(LoopNews(loop, [joint.name.removesuffix(".pos") for joint in robot.joints]))
         reporter = FaultReporter(
             robot,
             planner,

@@ -25,6 +25,7 @@ from edge_runtime.motors.calibration import JointCalibration, Mode
 
 IDS = (1, 2, 3, 4, 5, 6)
 TICKS = (2100, 2133, 0, 4095, 1438, 1500)
+PRIMED = tuple(ticks + 5 for ticks in TICKS)  # where the loop believes the joints to be before it has heard them
 ALL = feetech.sync_read(IDS, "Present_Position")
 NEVER_NS = 2_000_000_000  # a time-out that no passing test waits for
 SHORT_NS = 400_000_000  # one that is waited for, generous to a servo thread on a busy machine
@@ -107,7 +108,7 @@ def line() -> Iterator[Line]:
 
 def loop_on(port: FeetechPort, **settings: object) -> ActuatorLoop:
     loop = ActuatorLoop(ActionRing(50, port.joints), port, fps=30, **settings)  # type: ignore[arg-type]
-    loop.prime([0.0] * port.joints)
+    loop.prime([(ticks + 0.25 - 2048) * 360 / 4095 for ticks in PRIMED[: port.joints]])
     return loop
 
 
@@ -125,7 +126,7 @@ def test_a_tick_is_one_sync_read_and_one_sync_write(line: Line) -> None:
     assert bytes.fromhex("FF FF FE 0A 82 38 02 01 02 03 04 05 06 26") == ALL
     assert line.requests == [ALL]
     assert ticks_of(loop) == list(TICKS)
-    assert line.written.get(timeout=20) == feetech.sync_write("Goal_Position", dict.fromkeys(IDS, 2048))
+    assert line.written.get(timeout=20) == feetech.sync_write("Goal_Position", dict(zip(IDS, PRIMED, strict=True)))
 
 
 def test_goals_go_out_as_lerobots_own_bytes(line: Line) -> None:
@@ -235,7 +236,7 @@ def test_one_silent_servo_costs_the_others_nothing_and_is_named_at_the_third_mis
     for tick in range(3):
         assert port.silent == ()
         loop.tick(tick * 1_000_000_000)
-        assert ticks_of(loop) == [*TICKS[:3], 2048, *TICKS[4:]]
+        assert ticks_of(loop) == [*TICKS[:3], PRIMED[3], *TICKS[4:]]
         assert list(loop.record.ages_s) == [0, 0, 0, math.inf, 0, 0]
     assert port.silent == (4,)
     assert port.misses == (0, 0, 0, 3, 0, 0)
@@ -370,7 +371,7 @@ def test_signals_do_not_disturb_a_tick(line: Line) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert ticks_of(loop) == [*TICKS[:5], 2048]
+    assert ticks_of(loop) == [*TICKS[:5], PRIMED[5]]
     assert not port.hung_up
 
 
@@ -403,7 +404,7 @@ def test_an_answer_late_by_a_whole_tick_is_told_by_its_length(line: Line, late: 
     for tick in range(1, 5):
         loop.tick(tick * 1_000_000_000)
         assert [age == 0 for age in loop.record.ages_s] == [servo != late for servo in IDS]
-        assert ticks_of(loop) == [2048 if servo == late else TICKS[servo - 1] for servo in IDS]
+        assert ticks_of(loop) == [PRIMED[servo - 1] if servo == late else TICKS[servo - 1] for servo in IDS]
     line.answer = answers
     for tick in range(5, 8):
         loop.tick(tick * 1_000_000_000)
@@ -619,3 +620,44 @@ def test_settings_that_cannot_work_are_refused(line: Line, change: dict[str, obj
 def test_a_file_descriptor_that_is_not_open_is_refused() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         FeetechPort(-1, [1], [0], [0], [4095], [0], timeout_ns=1)
+
+
+# -- readings that cannot be ----------------------------------------------------------------------------------------
+
+
+def test_a_reading_that_the_servo_cannot_have_reached_is_not_believed_until_it_is_confirmed(line: Line) -> None:
+    """3400 counts a second, and what a read may come late; a checksum has eight bits, and a servo may be mistaken."""
+    said, now_ns = list(TICKS), 0
+    line.answer = lambda request: [status(servo, said[servo - 1], size=request[6]) for servo in request[7:-1]]
+    port = line.port(SHORT_NS // 40)
+    loop = loop_on(port, max_missed_replies=3)
+
+    def heard(ticks: int, after_s: float) -> tuple[int, bool]:
+        """Where servo 1 is believed to be, and whether it was believed just now."""
+        nonlocal now_ns
+        said[0], now_ns = ticks, now_ns + round(after_s * 1e9)
+        loop.tick(now_ns)
+        return ticks_of(loop)[0], loop.record.ages_s[0] == 0
+
+    assert heard(2100, 0.0) == (2100, True)
+    assert heard(2200, 0.033) == (2200, True)  # 112 counts, and some for a read that was late
+    assert heard(4000, 0.033) == (2200, False)
+    assert heard(2250, 0.033) == (2250, True)  # that was a lie
+    assert heard(600, 0.033) == (2250, False)
+    assert heard(650, 0.033) == (650, True)  # and this was none
+    assert heard(3000, 1.0) == (3000, True)  # it had the time
+    assert port.impossible == (2, 0, 0, 0, 0, 0)
+    assert loop.counters()["impossible_readings"] == 2
+    assert heard(100, 0.033) == (3000, False)
+    assert heard(4000, 0.033) == (3000, False)
+    with pytest.raises(ActuatorFault, match="servo 1: no position that it can have come to, 3 times in a row"):
+        heard(100, 0.033)
+
+
+def test_the_first_reading_is_held_against_where_the_loop_was_primed(line: Line) -> None:
+    line.answer = lambda request: [status(1, 3900, size=request[6]), *answers(request)[1:]]
+    loop = loop_on(line.port(SHORT_NS // 40))
+    loop.tick(0)
+    assert ticks_of(loop) == [PRIMED[0], *TICKS[1:]]
+    loop.tick(33_000_000)
+    assert ticks_of(loop) == [3900, *TICKS[1:]]

@@ -55,7 +55,7 @@ class LoopReader:
             fd, IDS, [0] * 6, [0] * 6, [4096] * 6, [0] * 6, timeout_ns=int(timeout_s * 1e9), echo=echo
         )
         self._loop = ActuatorLoop(ActionRing(50, 6), self._port, fps=30, max_missed_replies=1000)
-        self._loop.prime([0.0] * 6)
+        self._loop.prime([(POSITIONS[servo] - 2048) * 360 / 4095 for servo in IDS])
         self._now_ns = 0
 
     def read(self) -> dict[int, int]:

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_runtime import timing
-from edge_runtime._realtime import ActionRing, ActuatorLoop, PythonPort, bucket
-from edge_runtime.errors import ActuatorFault, ConfigError
+from edge_runtime._realtime import ActionRing, ActuatorLoop, LinearBlend, PythonPort, bucket
+from edge_runtime.errors import ActuatorFault, ConfigError, FollowingFault
 
 JOINTS = 2
 SECOND = 1_000_000_000
@@ -80,6 +80,7 @@ VALUES = st.lists(st.floats(-300, 300, width=32), min_size=JOINTS, max_size=JOIN
     substeps=st.integers(1, 5),
     start=VALUES,
     max_speed=st.sampled_from([0.0, 50.0, 900.0]),
+    acceleration=st.sampled_from([None, [300.0, 9000.0]]),
     relative=st.sampled_from([None, [5.0, 200.0]]),
     limits=st.sampled_from([None, ([-100.0, -20.0], [100.0, 30.0])]),
 )
@@ -88,6 +89,7 @@ def test_goals_are_those_of_ten_lines_of_numpy(
     substeps: int,
     start: list[float],
     max_speed: float,
+    acceleration: list[float] | None,
     relative: list[float] | None,
     limits: tuple[list[float], list[float]] | None,
 ) -> None:
@@ -99,6 +101,7 @@ def test_goals_are_those_of_ten_lines_of_numpy(
         at=start,
         substeps=substeps,
         max_speed=max_speed,
+        max_acceleration=acceleration,
         max_relative_target=relative,
         lower=lower,
         upper=upper,
@@ -106,17 +109,22 @@ def test_goals_are_those_of_ten_lines_of_numpy(
     ring.merge(0, np.array(rows, np.float32), 0)
     ticks(loop, len(rows) * substeps)
 
-    goal, present, expected = np.array(start), np.array(start), []
+    goal, present, expected, step = np.array(start), np.array(start), [], np.zeros(JOINTS)
+    low, high = limits or ([-math.inf] * JOINTS, [math.inf] * JOINTS)
+    fastest = max_speed / (10 * substeps) if max_speed else math.inf
+    gain = np.array(acceleration or [math.inf] * JOINTS) / (10 * substeps) ** 2
+    reach = np.array(relative or [math.inf] * JOINTS)
     for action in np.array(rows, np.float64):
         before = goal
         for sub in range(substeps):
             goal_before = goal
             goal = action if sub + 1 == substeps else before + (sub + 1) / substeps * (action - before)
-            goal = np.clip(goal, *limits) if limits else goal
-            if max_speed:
-                step = max_speed / (10 * substeps)
-                goal = np.clip(goal, goal_before - step, goal_before + step)
-            goal = np.clip(goal, present - relative, present + relative) if relative else goal
+            goal = np.clip(goal, low, high)
+            goal = np.clip(goal, present - reach, present + reach)
+            goal = np.clip(goal, goal_before - fastest, goal_before + fastest)
+            goal = np.clip(goal, goal_before + np.minimum(step, 0) - gain, goal_before + np.maximum(step, 0) + gain)
+            goal = np.clip(goal, np.minimum(low, goal_before), np.maximum(high, goal_before))
+            step = goal - goal_before
             expected.append(goal.tolist())
     assert arm.goals == expected
 
@@ -162,6 +170,22 @@ def test_a_hole_holds_for_its_timestep_and_the_cursor_goes_on() -> None:
     assert ring.cursor == 3
 
 
+def test_a_chunk_after_a_stall_is_blended_with_the_goal_that_is_held() -> None:
+    """Also where a limit keeps the goal behind the action; and the first chunk with where the arm is."""
+    ring, arm = ActionRing(100, JOINTS, LinearBlend(4)), Arm((-10, 0))
+    loop = loop_of(arm, ring, at=(-10, 0), max_speed=200)
+    ticks(loop, 2)
+    ring.merge(0, np.full((5, JOINTS), 40, np.float32), 0)
+    ticks(loop, 6)
+    assert [goal[0] for goal in arm.goals[2:]] == [0, 10, 20, 30, 40, 40]
+    ring.merge(5, np.full((1, JOINTS), 999, np.float32), 0)
+    ticks(loop, 2)
+    assert arm.goals[-1][0] == 60
+    ring.merge(6, np.full((6, JOINTS), -40, np.float32), 0)
+    ticks(loop, 5)
+    assert [goal[0] for goal in arm.goals[-5:]] == pytest.approx([40, 20, 0, -20, -40])
+
+
 def test_a_first_action_far_away_goes_out_as_a_ramp() -> None:
     ring, arm = ActionRing(100, JOINTS), Arm()
     loop = loop_of(arm, ring, fps=30, max_speed=300)
@@ -200,6 +224,52 @@ def test_max_relative_target_is_measured_from_the_present_position() -> None:
     ticks(loop, 3)
     assert arm.goals == [[5, 0], [15, 30], [12, 12]]
     assert loop.counters()["clamped_relative"] == 2
+
+
+def test_no_reading_takes_a_goal_out_of_the_range_or_past_the_speed() -> None:
+    """With max_relative_target a damaged reading of 200 once made it 195."""
+    ring, arm = ActionRing(100, JOINTS), Arm(stuck=True)
+    loop = loop_of(arm, ring, lower=[-100] * 2, upper=[100] * 2, max_speed=100, max_relative_target=[5, 5])
+    ring.merge(0, np.full((40, JOINTS), 90, np.float32), 0)
+    for tick in range(40):
+        arm.at = np.array([200.0, -200.0]) if tick % 3 == 1 else np.zeros(2)
+        loop.tick(tick)
+    goals = np.array([[0, 0], *arm.goals])
+    assert np.abs(goals).max() <= 100
+    assert np.abs(np.diff(goals, axis=0)).max() <= 10
+
+
+def test_a_goal_that_began_outside_its_range_only_moves_inwards_whatever_is_read_or_asked() -> None:
+    ring, arm = ActionRing(100, JOINTS), Arm((150, -150), stuck=True)
+    limits = {"lower": [-100] * 2, "upper": [100] * 2, "max_speed": 50, "max_relative_target": [9, 9]}
+    loop = loop_of(arm, ring, at=(150, -150), **limits)
+    ring.merge(0, np.repeat(np.array([[300, -300], [0, 0]], np.float32), 8, axis=0), 0)
+    for tick in range(16):
+        arm.at = np.array([170.0, -170.0]) if tick % 2 else np.array([150.0, -150.0])
+        loop.tick(tick)
+    assert (np.diff([150] + [goal[0] for goal in arm.goals]) <= 0).all()
+    assert (np.diff([-150] + [goal[1] for goal in arm.goals]) >= 0).all()
+    assert arm.goals[-1] != [150, -150]
+
+
+@pytest.mark.parametrize("substeps", [1, 4])
+def test_a_goal_gains_speed_and_turns_back_slowly_and_stops_at_once(substeps: int) -> None:
+    ring, arm = ActionRing(100, JOINTS), Arm()
+    loop = loop_of(arm, ring, fps=10, substeps=substeps, max_acceleration=[100, math.inf])
+    far = np.zeros((20, JOINTS), np.float32)
+    far[:5], far[5:6], far[6:] = 50, math.nan, -50
+    ring.merge(0, far, 0)
+    ticks(loop, 20 * substeps)
+    goals = np.array([[0, 0], *arm.goals])
+    steps, gain = np.diff(goals[:, 0]), 100 / (10 * substeps) ** 2
+    before = np.array([0, *steps[:-1]])
+    same = steps * before >= 0
+    assert (np.abs(steps) - np.where(same, np.abs(before), 0)).max() <= gain * (1 + 1e-9)
+    assert steps[:substeps].tolist() == pytest.approx([gain * (tick + 1) for tick in range(substeps)])
+    assert (steps[5 * substeps : 6 * substeps] == 0).all()  # a hole stops it
+    assert steps[6 * substeps] == pytest.approx(-gain)  # from a standstill
+    assert goals[substeps, 1] == 50  # the other joint has no limit
+    assert loop.counters()["clamped_acceleration"] > 10
 
 
 def test_dry_run_writes_nothing_and_shows_its_goals() -> None:
@@ -278,6 +348,61 @@ def test_recent_ticks_are_the_last_ones_oldest_first() -> None:
 @given(st.integers(-5, 2**50))
 def test_the_loop_counts_in_the_buckets_of_timing(ns: int) -> None:
     assert bucket(ns) == timing.bucket(ns)
+
+
+# -- is it where it was sent ----------------------------------------------------------------------------------------
+
+
+def obstructed(following_error: str, **settings: Any) -> tuple[ActuatorLoop, ActionRing, Arm]:
+    """Joint 0 is sent to 90 and stays at 0; joint 1 may be anywhere."""
+    ring, arm = ActionRing(100, JOINTS, (0, 1)), Arm(stuck=True)
+    limits = {"following_limit": [20, math.inf], "following_s": 0.4, "names": ["pan", "grip"]} | settings
+    loop = loop_of(arm, ring, following_error=following_error, **limits)
+    ring.merge(0, np.full((50, JOINTS), 90, np.float32), 0)
+    return loop, ring, arm
+
+
+def test_a_joint_far_from_its_goal_for_so_long_is_counted_and_named() -> None:
+    loop, ring, arm = obstructed("warn")
+    for tick in range(20):
+        arm.at = np.array([90.0, 0.0]) if tick == 10 else np.zeros(2)
+        loop.tick(tick * SECOND // 10)
+        assert loop.behind == ((0,) if 5 <= tick < 10 or tick >= 15 else ())
+    assert loop.counters()["following_error"] == 10
+    assert ring.cursor == 20
+
+
+def test_with_hold_the_plan_waits_until_the_joint_is_where_it_was_sent() -> None:
+    loop, ring, arm = obstructed("hold")
+    ticks(loop, 10)
+    assert (ring.cursor, loop.record.outcome, loop.record.level) == (5, "blocked", 45)
+    assert len(arm.goals) == 10
+    assert arm.goals[-1] == [90, 90]  # it is still told so
+    arm.at = np.array([89.0, 0.0])
+    for tick in range(10, 13):
+        loop.tick(tick * SECOND // 10)
+    assert (ring.cursor, loop.record.outcome) == (8, "picked")
+
+
+def test_with_stop_it_is_a_fault_that_names_joint_and_distance() -> None:
+    loop, _, arm = obstructed("stop")
+    with pytest.raises(FollowingFault, match=r"following error: pan is 90.0 from its goal for 0.4 s"):
+        ticks(loop, 20)
+    assert len(arm.goals) == 5
+    loop.prime([0, 0])
+    loop.tick(SECOND)
+    assert loop.behind == ()
+
+
+def test_a_joint_that_is_on_its_way_paused_or_driven_dry_has_no_following_error() -> None:
+    for settings in ({"following_s": 10.0}, {"dry_run": True}):
+        loop, _, _ = obstructed("stop", **settings)
+        ticks(loop, 30)
+        assert loop.counters()["following_error"] == 0
+    loop, _, _ = obstructed("stop")
+    loop.pause()
+    ticks(loop, 30)
+    assert loop.counters()["following_error"] == 0
 
 
 # -- faults ---------------------------------------------------------------------------------------------------------
@@ -362,6 +487,10 @@ def test_a_loop_that_was_not_primed_does_not_start() -> None:
         ({"max_speed": -1}, "max_speed: -1"),
         ({"max_speed": math.inf}, "max_speed: inf"),
         ({"max_relative_target": [1, 0]}, "max_relative_target: 0.0 of joint 1"),
+        ({"max_acceleration": [1, 0]}, "max_acceleration: 0.0 of joint 1"),
+        ({"following_error": "cry"}, "following_error: 'cry'"),
+        ({"following_limit": [0, 1]}, "following_limit: 0.0 of joint 0"),
+        ({"following_s": math.nan}, "following_s: nan"),
         ({"max_missed_replies": 0}, "max_missed_replies: 0"),
         ({"realtime": "yes"}, "realtime: 'yes'"),
         ({"priority": 100}, "priority: 100"),
@@ -396,6 +525,17 @@ def test_while_paused_it_reads_and_neither_picks_nor_writes_nor_starves() -> Non
     loop.resume()
     ticks(loop, 2)
     assert arm.goals[3:] == [[28, 33], [6, 6]]  # from the present position to the next action
+
+
+def test_a_resume_makes_no_goal_of_a_position_beyond_the_range() -> None:
+    ring, arm = ActionRing(100, JOINTS), Arm(stuck=True)
+    loop = loop_of(arm, ring, at=(0, -130), lower=[-100, -100], upper=[100, 100])
+    loop.pause()
+    arm.at = np.array([160.0, -150.0])
+    ticks(loop, 2)
+    loop.resume()
+    ticks(loop, 2)
+    assert arm.goals == [[100, -130], [100, -130]]  # the second began outside, and goes no further
 
 
 def test_an_episode_begins_where_the_arm_is_with_timestep_0() -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from edge_runtime._realtime import ActuatorLoop
 from edge_runtime.acting.supervisor.client import Supervisor
 from edge_runtime.config import RobotConfig
-from edge_runtime.errors import AccessError, ActuatorFault, ConfigError, DeviceError
+from edge_runtime.errors import AccessError, ActuatorFault, ConfigError, DeviceError, FollowingFault
 from edge_runtime.robots import Robot
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Arm:
 
         Raises DeviceError when the first start fails or the stop policy cannot be carried out, AccessError when
         `realtime` is to be enforced and cannot be, and the ActuatorFault that is waited out no longer, or not at all
-        with `reconnect` off.
+        with `reconnect` off. A FollowingFault is not waited out: what is in the way will be there again.
         """
         self._choose_cpus()
         self._loop.check_realtime()
@@ -88,9 +88,9 @@ class Arm:
             self._live()
             return
         except ActuatorFault as error:
-            fault = self._listener.arm_rests(error)
+            fault, over = self._listener.arm_rests(error), isinstance(error, FollowingFault)
         attempts, said = 0, ""
-        while self._config.reconnect and not self._stop.is_set():
+        while self._config.reconnect and not over and not self._stop.is_set():
             if time.monotonic() - began_s > STEADY_S:
                 attempts = 0
             if self._stop.wait(BACK_OFF_S[min(attempts, len(BACK_OFF_S) - 1)]):
@@ -104,7 +104,7 @@ class Arm:
                 self._live()
                 return
             except ActuatorFault as error:
-                fault, said = self._listener.arm_rests(error), ""
+                fault, said, over = self._listener.arm_rests(error), "", isinstance(error, FollowingFault)
             except (DeviceError, AccessError) as error:  # a port's permissions come a moment after the port
                 began_s = time.monotonic()
                 if str(error) != said:

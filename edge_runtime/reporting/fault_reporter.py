@@ -79,7 +79,7 @@ class FaultReporter:
         self.count += 1
         self.faults.append({"time_s": at_s, "error": str(fault), "file": path})
         if path:
-            fault = ActuatorFault(f"{fault} (its last ticks: edge-runtime replay-fault {path})", ticks=fault.ticks)
+            fault = type(fault)(f"{fault} (its last ticks: edge-runtime replay-fault {path})", ticks=fault.ticks)
         log.error("%s", fault)
         return fault
 

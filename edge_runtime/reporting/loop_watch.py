@@ -34,7 +34,12 @@ def watch_loop(stats: RunStats, listeners: Sequence[RecordListener], systemd: No
         if record.paused:
             stats.state.rest(time.monotonic())
         else:
-            stats.state.observe(time.monotonic(), connected=stats.planner.is_connected, level=record.level)
+            stats.state.observe(
+                time.monotonic(),
+                connected=stats.planner.is_connected,
+                level=record.level,
+                executes=record.outcome == "picked",
+            )
             for listener in listeners:
                 listener.see(record, stats)
         stats.planner.observe(record)

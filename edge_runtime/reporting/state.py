@@ -16,7 +16,7 @@ REMEMBERED = 1000
 
 
 class RuntimeState:
-    """`running` <-> `draining` (no stream, rows left) <-> `holding` (no row for 0.5 s).
+    """`running` <-> `draining` (no stream, rows left) <-> `holding` (nothing executed for 0.5 s).
 
     `fault` lasts until the arm is `starting` again; after `stopping` only a fault is told.
     """
@@ -35,16 +35,19 @@ class RuntimeState:
         with self._lock:
             return list(self._changes)
 
-    def observe(self, now_s: float, *, connected: bool, level: int) -> None:
-        """Follow one tick: is there a stream, and how many rows are left?"""
+    def observe(self, now_s: float, *, connected: bool, level: int, executes: bool) -> None:
+        """Follow one tick: is there a stream, how many rows are left, and is one of them executed?
+
+        One that is not finite is not, nor is any while a joint that is not where it was sent stops the plan.
+        """
         with self._lock:
-            if level > 0:
+            if executes:
                 self._last_row_s = now_s
             if self.current in ("fault", "stopping") or (self.current == "starting" and level == 0):
                 return
-            if level == 0 and now_s - self._last_row_s >= HOLDING_AFTER_S:
+            if not executes and now_s - self._last_row_s >= HOLDING_AFTER_S:
                 self._become("holding", now_s)
-            elif level > 0:
+            elif executes:
                 self._become("running" if connected else "draining", now_s)
 
     def rest(self, now_s: float) -> None:

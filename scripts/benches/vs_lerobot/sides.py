@@ -153,7 +153,8 @@ class Edge:
                 "robot.cameras": json.dumps(
                     {v: {"type": "recorded", "folder": str(place.frames), "picture": arm.picture} for v in VIEWS}
                 ),
-                "robot.max_speed": 0,  # LeRobot's client has no such limit
+                "robot.max_speed": 0,  # LeRobot's client has no such limit, nor the next
+                "robot.max_acceleration": 0,
                 "server_address": f"127.0.0.1:{port}",
                 "actions_per_chunk": arm.rows,
                 "aggregate_fn_name": arm.aggregate,
