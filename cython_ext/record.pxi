@@ -26,7 +26,7 @@ class Record:
     goal: np.ndarray
     merges: int
     paused: bool
-    outcome: str
+    outcome: str = "starved"
 
 
 cdef struct Snapshot:

@@ -145,7 +145,7 @@ class Record:
     goal: Floats
     merges: int
     paused: bool
-    outcome: Literal["starved", "picked", "hole", "paused", "failed", "blocked"]
+    outcome: Literal["starved", "picked", "hole", "paused", "failed", "blocked"] = ...
 
 class MissedByStage(TypedDict):
     bus: int

@@ -193,7 +193,6 @@ def _look(listener: _Listener, robot: Robot, number: int) -> None:
         goal=positions,
         merges=0,
         paused=False,
-        outcome="starved",
     )
     listener.observe(record)
     if listener.counts["sent"] < number:
