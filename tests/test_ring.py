@@ -394,7 +394,7 @@ def test_no_row_is_torn_and_no_timestep_comes_twice_under_merges_from_another_th
     aggregate: tuple[float, float] | LinearBlend | TemporalEnsemble | Callable[[Floats, Floats], Floats],
 ) -> None:
     ring = race.ActionRing(200, 6, aggregate)
-    exact = not isinstance(aggregate, LinearBlend)  # which leads over, from a row
+    exact = not isinstance(aggregate, race.LinearBlend)  # which leads over, from a row
     results: list[tuple[int, int, int]] = []
     reader = threading.Thread(target=lambda: results.append(race.race(ring, 50_000, exact)), daemon=True)
     starts = np.random.default_rng(0)
