@@ -116,16 +116,19 @@ class ArmBench:
         return self.bus.values("Torque_Enable")
 
     def assert_safe_start(self, since_s: float) -> None:
-        """Since then: present position read, made the goal, torque on; and from there on steps that are allowed."""
+        """Since then: present position read, made the goal, torque on; and from there on steps that are allowed.
+
+        Servos whose torque never went off get no order to put it on: a start ends with their Lock.
+        """
         entries = [entry for entry in self.bus.log if entry.time_s >= since_s]
-        on = last(entries, lambda entry: writes(entry, "Torque_Enable", 1))
-        before = entries[:on]
-        goal = last(before, lambda entry: writes(entry, "Goal_Position"))
+        on = last(entries, lambda entry: writes(entry, "Lock", 1))
         present: dict[int, int] = {}
-        for entry in before[:goal]:
-            if entry.request is not None and "Present_Position" in entry.registers and len(entry.registers) == 1:
+        start: dict[int, int] = {}
+        for entry in entries[:on]:
+            if entry.request is not None and "Present_Position" in entry.registers:
                 present |= {servo: values["Present_Position"] for servo, values in entry.values.items()}
-        start = {servo: values["Goal_Position"] for servo, values in before[goal].values.items()}
+            elif writes(entry, "Goal_Position"):
+                start |= {servo: values["Goal_Position"] for servo, values in entry.values.items()}
         assert start == present
         way = [start, *(goals for goals in self.goals(entries[on].time_s))]
         assert len(way) > 1
