@@ -47,6 +47,7 @@ class CameraConfig(Choice):
     width: Annotated[int, Range(1, 8192)] | None = None  # pixels; by default what it offers, as for height and fps
     height: Annotated[int, Range(1, 8192)] | None = None  # pixels
     fps: Annotated[int, Range(1, 1000)] | None = None  # frames per second
+    may_stand_still: bool = False  # a test picture: the same one again, while the arm moves, is no sign of a fault
 
 
 @CameraConfig.register_subclass("opencv")
@@ -212,6 +213,7 @@ class StartConfig:
     rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera
     extra_state: dict[str, str] = field(default_factory=dict)  # environment_state -> URL of JSON, or constant:1,2,3
     max_frame_age_s: Age = 0.5  # what is older is not sent
+    max_joint_age_s: Age = 0.25  # a position that is older is not sent
     max_action_age_s: Age | None = None  # from observation to execution; by default that of a chunk and 1 s
     episodes: Annotated[int, Range(0)] = 0  # 0 = one run without resets
     reset_url: str = ""  # who places the scene and judges: POST {"seed": n}, GET

@@ -195,7 +195,10 @@ class Runtime:
             log.warning("%s is not used by policy %s", name, policy.name)
         views = {config.rename_map.get(name, name): camera for name, camera in cameras.items()}
         vectors = {name: vector for name, vector in vectors.items() if name in used}
-        sensors = Sensors(policy, views, vectors, config.resize, config.max_frame_age_s, task)
+        still = {config.rename_map.get(name, name) for name, c in config.robot.cameras.items() if c.may_stand_still}
+        sensors = Sensors(
+            policy, views, vectors, config.resize, config.max_frame_age_s, task, config.max_joint_age_s, still
+        )
         return _Met(robot, views, sensors, stream, server)
 
     def _assemble(self, met: _Met, stack: ExitStack) -> tuple[Arm, RunStats]:

@@ -21,12 +21,14 @@ CAMERAS = {
 class CameraFrame:
     """A picture: (height, width, 3) uint8 RGB, when it was grabbed (CLOCK_MONOTONIC), and its `number`.
 
-    `number` counts the frames that differed from the one before: a frozen camera delivers, and its number stands.
+    `number` counts the frames that differed from the one before, the first of which was grabbed at `since_ns`: a frozen
+    camera delivers, and both stand.
     """
 
     pixels: npt.NDArray[np.uint8]
     time_ns: int
     number: int
+    since_ns: int
 
 
 class Camera(Protocol):

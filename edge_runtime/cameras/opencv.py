@@ -182,9 +182,10 @@ class OpenCVCamera:
         height, width, _ = pixels.shape
         sample = zlib.crc32(pixels[:: -(-height // _SAMPLES), :: -(-width // _SAMPLES)].tobytes())
         with self._news:
-            changed = self._latest is None or sample != self._sample
+            changed = self._latest is None or sample != self._sample or not np.array_equal(pixels, self._latest.pixels)
             number = (self._latest.number if self._latest else 0) + changed
-            self._latest, self._sample = CameraFrame(pixels, time_ns, number), sample
+            since_ns = time_ns if changed or self._latest is None else self._latest.since_ns
+            self._latest, self._sample = CameraFrame(pixels, time_ns, number, since_ns), sample
             self.frames += 1
             self._since_ns = self._since_ns or time_ns
             if changed:

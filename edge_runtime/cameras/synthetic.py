@@ -55,7 +55,8 @@ class SyntheticCamera:
             return None
         number = self.frames
         pixels = self._pictures[number % _PICTURES]
-        return CameraFrame(pixels, self._opened_ns + (number - 1) * self._period_ns, number)
+        time_ns = self._opened_ns + (number - 1) * self._period_ns
+        return CameraFrame(pixels, time_ns, number, time_ns)
 
     @property
     def frames(self) -> int:

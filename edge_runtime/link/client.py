@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self
@@ -193,11 +194,11 @@ class _Picture:
             expected = "(height, width, 3)" if self._any_shape else f"({height}, {width}, 3)"
             raise ValueError(f"images: {self._name} is {given}, expected {expected} uint8")
         number = self._shown[0].number + 1 if self._shown else 1
-        self._shown[:] = [CameraFrame(pixels, now_ns, number)]
+        self._shown[:] = [CameraFrame(pixels, now_ns, number, now_ns)]  # whether it is frozen is the caller's to see
 
     def latest(self) -> CameraFrame | None:
         """A copy, for the caller may use its buffer again while the picture is on its way."""
-        return next((CameraFrame(shown.pixels.copy(), shown.time_ns, shown.number) for shown in self._shown), None)
+        return next((replace(shown, pixels=shown.pixels.copy()) for shown in self._shown), None)
 
 
 class _Numbers:

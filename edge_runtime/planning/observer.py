@@ -15,8 +15,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 
-import numpy as np
-
 from edge_runtime._realtime import Record
 from edge_runtime.planning.sensors import CannotSee, Sensors
 from edge_runtime.planning.threshold import Threshold
@@ -70,6 +68,7 @@ class Observer:
     def look(self, record: Record, session: int, number: int, must_go: bool) -> Observation | None:
         """The observation of `record` with what the sensors have now; None, told once and counted, if they cannot."""
         try:
+            state = self._sensors.state(record)
             frames = self._sensors.frames(self._clock_ns())
             extra_state = self._sensors.extra_state()
         except CannotSee as blind:
@@ -87,7 +86,7 @@ class Observer:
             session=session,
             timestep=record.timestep,
             must_go=must_go,
-            state=np.asarray(record.positions, np.float32),
+            state=state,
             extra_state=extra_state,
             frames=frames,
             task=self._sensors.task.text(),

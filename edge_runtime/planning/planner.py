@@ -127,6 +127,7 @@ class Planner:
     ) -> None:
         policy, asking = sensors.policy, settings.asking(sensors.policy)
         self._link = link
+        self._sensors = sensors
         self._joints = len(policy.joints)
         self._digest = policy.digest  # of the chunks that are due; the server may replace the policy
         self._fps = settings.fps
@@ -232,6 +233,7 @@ class Planner:
 
     def observe(self, record: Record) -> None:
         """Look at one timestep's record and send an observation if it is time."""
+        self._sensors.follow(record)
         with self._lock:
             self._note_execution(record)
             must_go = self._decide(record, self._clock_ns())

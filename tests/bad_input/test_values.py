@@ -61,6 +61,7 @@ VALUES: Rows = {
         "jpeg_quality": ("101", ": 101 is not in 0..100"),
         "extra_state": ("{goal: '0.2, 0.1'}", f".goal: '0.2, 0.1' {NOT_AN_ADDRESS}"),
         "max_frame_age_s": ("0", ": 0 is not in 0.01..3600"),
+        "max_joint_age_s": ("0", ": 0 is not in 0.01..3600"),
         "max_action_age_s": ("-1", ": -1 is not in 0.01..3600"),
         "episodes": ("-1", ": -1 is less than 0"),
         "reset_url": ("localhost:8090", f": 'localhost:8090' {NOT_AN_ADDRESS}"),

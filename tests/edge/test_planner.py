@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,10 @@ TICK_NS = int(1e9 / FPS)
 class Frame:
     pixels: Pixels
     time_ns: int
-    number: int = 1
+    since_ns: int = 0  # 0: the first with these bytes
+
+    def __post_init__(self) -> None:
+        self.since_ns = self.since_ns or self.time_ns
 
 
 @dataclass
@@ -58,6 +62,7 @@ class Record:
     level: int
     positions: Floats
     merges: int
+    ages_s: Floats
     paused: bool = False
 
 
@@ -71,6 +76,8 @@ class Bench:
     filtered: bool = False
     sensors: Sensors = field(default_factory=lambda: Sensors(POLICY, {}, {}, False, 0.5, Task("")))
     now_ns: int = 1_000_000_000
+    positions: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    ages_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
     link_up: bool = True
     sent: list[Observation] = field(default_factory=list)
     lost: int = 0
@@ -104,7 +111,8 @@ class Bench:
             time_ns=self.now_ns,
             timestep=self.ring.cursor,
             level=self.ring.level,
-            positions=np.zeros(2, np.float32),
+            positions=np.array(self.positions, np.float32),
+            ages_s=np.array(self.ages_s),
             merges=self.ring.merges,
             paused=paused,
         )
@@ -385,6 +393,65 @@ def test_a_frame_that_is_too_old_is_not_sent_until_it_is_new_again() -> None:
     assert bench.sent == []
     assert bench.planner.counts["unsent_stale_frame"] == 1
     camera.frame = replace_time(camera.frame, bench.now_ns)
+    bench.tick()
+    assert len(bench.sent) == 1
+
+
+def seen_frozen(*, may_stand_still: bool = False) -> tuple[Bench, StillCamera]:
+    """A camera that goes on delivering what it showed first, at 1 s."""
+    camera = StillCamera(Frame(np.zeros((4, 6, 3), np.uint8), 1_000_000_000))
+    sensors = Sensors(
+        replace(SEEING, extra_state=()),
+        {"static": camera},
+        {},
+        False,
+        0.5,
+        Task(""),
+        may_stand_still={"static"} if may_stand_still else set(),
+    )
+    return Bench(sensors=sensors, link_up=False), camera
+
+
+def look(bench: Bench, camera: StillCamera, after_s: float, at: float, *, frozen: bool = True) -> bool:
+    """Whether an observation goes out; the frame is a new one, with the same bytes if `frozen`."""
+    bench.now_ns += round(after_s * 1e9)
+    since_ns = camera.frame.since_ns if frozen and camera.frame else 0
+    camera.frame = Frame(np.zeros((4, 6, 3), np.uint8), bench.now_ns, since_ns)
+    bench.positions[1] = at
+    unsent = bench.planner.counts["unsent_frozen_frame"]
+    bench.tick()
+    return bench.planner.counts["unsent_frozen_frame"] == unsent
+
+
+def test_a_picture_that_stands_while_the_arm_moves_is_as_old_as_its_first_copy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench, camera = seen_frozen()
+    assert look(bench, camera, 0.1, at=0.0)
+    assert look(bench, camera, 0.1, at=5.0)  # it is not old yet
+    assert not look(bench, camera, 0.5, at=5.0)
+    assert not look(bench, camera, 60.0, at=5.0)  # the arm holds: that makes the picture no younger
+    assert "observations pause: camera static is frozen: the same picture for 0." in caplog.text
+    assert look(bench, camera, 0.1, at=5.0, frozen=False)
+
+
+def test_a_picture_that_stands_before_an_arm_that_stands_is_sent() -> None:
+    bench, camera = seen_frozen()
+    for tick in range(30):
+        assert look(bench, camera, 0.3, at=0.9 * (tick % 3))
+    moving, camera = seen_frozen(may_stand_still=True)
+    assert all(look(moving, camera, 0.3, at=9.0 * tick) for tick in range(9))
+
+
+def test_a_position_that_is_too_old_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(sensors=Sensors(POLICY, {}, {}, False, 0.5, Task(""), max_joint_age_s=0.25))
+    for age_s in (0.26, math.inf):
+        bench.ages_s[1] = age_s
+        bench.tick()
+    assert bench.sent == []
+    assert bench.planner.counts["unsent_stale_joint"] == 2
+    assert "observations pause: b.pos: the position is 0.26 s old" in caplog.text
+    bench.ages_s[1] = 0.2
     bench.tick()
     assert len(bench.sent) == 1
 

@@ -46,6 +46,10 @@ class Frame:
     pixels: Pixels
     time_ns: int
 
+    @property
+    def since_ns(self) -> int:
+        return self.time_ns
+
 
 @dataclass(frozen=True)
 class Camera:

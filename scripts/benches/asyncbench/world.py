@@ -69,6 +69,10 @@ class Frame:
     pixels: Pixels
     time_ns: int
 
+    @property
+    def since_ns(self) -> int:
+        return self.time_ns
+
 
 class View:
     """A camera of the scene that is always up to date; drawn only when somebody looks."""

@@ -50,7 +50,7 @@ class RecordedCamera:
 
     def latest(self) -> CameraFrame:
         now_s = time.monotonic()
-        return CameraFrame(self._reel.at(now_s), int(now_s * 1e9), self._reel.number(now_s))
+        return CameraFrame(self._reel.at(now_s), int(now_s * 1e9), self._reel.number(now_s), int(now_s * 1e9))
 
     @property
     def frames(self) -> int:
