@@ -48,7 +48,7 @@ def bench(output: Path, *more: str) -> Mapping[str, bytes]:
 
 
 def outcome(seed: int, *, success: bool, ticks: int = 100, starved: int = 0) -> Outcome:
-    return Outcome(seed, success, ticks, starved, 0, 4, 0, 0, 90, 0.5, Seams(4, 20.0, 8.0, 9.0))
+    return Outcome(seed, success, ticks, starved, 0, 4, 0, 0, 90, 0.5, 0, Seams(4, 20.0, 8.0, 9.0))
 
 
 def test_a_grid_gives_the_same_bytes_again_on_any_number_of_processes_and_after_an_interruption(tmp_path: Path) -> None:
@@ -236,5 +236,6 @@ def test_what_is_to_be_reached_is_said_of_the_cells_that_were_run() -> None:
     rows = [Row(cell, seen), Row(cell.with_method("latest_only"), replace(seen, seam_max=20.0))]
     assert reach.lines(rows) == [
         "Reach: linear_blend at constant-300 ms, g = auto, still goal: largest step at a seam 0.40 of latest_only's "
-        "(reach 0.5): met"
+        "(reach 0.5): met",
+        "Reach: linear_blend: the limit of acceleration acts in 0.000% of the ticks at most (reach 0.1%): met",
     ]

@@ -165,6 +165,10 @@ class Picture:
     pixels: Pixels
     time_ns: int
 
+    @property
+    def since_ns(self) -> int:
+        return self.time_ns
+
 
 class Camera:
     """A view of the scene with the noise of a sensor, without which a filter has it easy."""

@@ -33,6 +33,7 @@ class Evidence:
     step_max: float
     age_s: float
     inferences: float
+    slowed: float  # ticks in which the limit of acceleration acted, of all
 
 
 def weigh(outcomes: Mapping[int, Outcome], sequential: Mapping[int, Outcome]) -> Evidence:
@@ -55,6 +56,7 @@ def weigh(outcomes: Mapping[int, Outcome], sequential: Mapping[int, Outcome]) ->
         step_max=max(outcome.plan.step_max for outcome in found),
         age_s=_ratio(sum(o.age_s * o.aged for o in found), sum(o.aged for o in found)),
         inferences=statistics.fmean(outcome.inferences for outcome in found),
+        slowed=_ratio(sum(o.slowed for o in found), sum(o.ticks for o in found)),
     )
 
 

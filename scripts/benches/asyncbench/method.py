@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from edge_runtime.config import RobotConfig
 from edge_runtime.errors import ConfigError
 from edge_runtime.planning import aggregation
 from edge_runtime.planning.planner import SEQUENTIAL_LEFT, PlannerSettings
@@ -24,11 +25,12 @@ _ARM_LAG = 2  # ticks by which the virtual arm follows its targets
 class Method:
     """The product with `aggregate_fn_name`. A subclass says what differs; there is a fresh one in every trial.
 
-    `max_speed` is the guard's, in joint units/s; 0 turns it off.
+    `max_speed` and `max_acceleration` are the guard's, in joint units/s and units/s^2; 0 turns either off.
     """
 
     aggregate_fn_name = "latest_only"
-    max_speed = 300.0
+    max_speed = RobotConfig.max_speed
+    max_acceleration = float(RobotConfig.max_acceleration)  # type: ignore[arg-type]  # one for all joints
 
     def aggregate(self) -> Any:
         """What ActionRing blends with: (keep, take), an object of `_realtime`, or a function of (old, new) rows."""
@@ -73,7 +75,7 @@ class WallClock(Method):
     measured, without a speed limit.
     """
 
-    max_speed = 0.0
+    max_speed = max_acceleration = 0.0
 
     def receive(self, actions: Floats, observation: Observation, passed: int, executed: int) -> Floats:
         return actions[min(passed - executed, len(actions) - 1) :]

@@ -17,7 +17,10 @@ class Seams:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`aged` actions were executed; `age_s` is their mean age, from the newest observation behind each of them."""
+    """`aged` actions were executed; `age_s` is their mean age, from the newest observation behind each of them.
+
+    In `slowed` ticks the limit of acceleration kept a goal from its action.
+    """
 
     seed: int
     success: bool
@@ -29,4 +32,5 @@ class Outcome:
     lost: int
     aged: int
     age_s: float
+    slowed: int
     plan: Seams

@@ -12,11 +12,14 @@ DEFAULT = "linear_blend"
 FASTER, AT_500_MS = 1.5, "constant-500"
 KEPT, FAR = 0.9, ("constant-800", "lognormal-500")
 SMOOTHER, AT_300_MS = 0.5, "constant-300"
+SEAM, STALLS = 20.0, "lognormal-500"  # units; 55 before late chunks were blended
+TIME_S, LONGER, SEEDS = 3.38, 1.02, 100  # before there was a limit of acceleration, for the default's seeds
+SLOWED = 0.001  # of the ticks
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
     rows = [row for row in rows if row.cell.actions == ROWS]
-    return [bench.line(what, met) for goal in (_faster, _kept, _smoother) for what, met in goal(rows)]
+    return [bench.line(what, met) for goal in (_faster, _kept, _smoother, _late, _slowed) for what, met in goal(rows)]
 
 
 def _faster(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
@@ -52,6 +55,26 @@ def _smoother(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
                 f"{share:.2f} of latest_only's (reach {SMOOTHER})",
                 share <= SMOOTHER,
             )
+
+
+def _late(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
+    for row in _where(rows, lambda row: row.cell.link == STALLS and row.cell.threshold == "auto", DEFAULT):
+        seam = row.evidence.seam_max
+        said = f"largest step at a seam {seam:.1f} units (reach {SEAM:g})"
+        yield f"{DEFAULT} at {STALLS} ms, {row.cell.world} goal: {said}", seam <= SEAM
+
+
+def _slowed(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
+    for row in _where(rows, lambda row: row.cell.link == AT_300_MS and row.cell.threshold == "auto", DEFAULT):
+        seen = row.evidence
+        if (row.cell.policy, row.cell.world, seen.seeds) == ("state", "still", SEEDS):
+            said = f"{seen.time_s:.2f} s, {TIME_S} without a limit of acceleration (reach {LONGER} times that)"
+            yield f"{DEFAULT} at {AT_300_MS} ms: {said}", seen.time_s <= LONGER * TIME_S
+    ours = _where(rows, lambda row: row.cell.threshold == "auto" and row.cell.link != "constant-0", DEFAULT)
+    if ours:
+        most = max(row.evidence.slowed for row in ours)
+        said = f"the limit of acceleration acts in {most:.3%} of the ticks at most (reach {SLOWED:.1%})"
+        yield f"{DEFAULT}: {said}", most <= SLOWED
 
 
 def _where(rows: Iterable[Row], holds: Callable[[Row], bool], method: str) -> list[Row]:

@@ -18,6 +18,7 @@ _DECIDES = (  # what a result depends on, beside the policy
     "cython_ext/loop.pxi",
     "cython_ext/port.pxi",
     "cython_ext/ring.pxi",
+    "edge_runtime/config.py",
     "edge_runtime/planning/aggregation.py",
     "edge_runtime/planning/sensors.py",
     "edge_runtime/planning/observer.py",

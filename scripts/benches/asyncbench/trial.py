@@ -6,6 +6,8 @@ in here sleeps or asks what time it is.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from edge_runtime._realtime import ActuatorLoop, PythonPort
@@ -60,6 +62,7 @@ class Trial:
             lower=policy.lower,
             upper=policy.upper,
             max_speed=method.max_speed,
+            max_acceleration=[method.max_acceleration or math.inf] * self._planner.ring.joints,
             history=1,
         )
         self._starved_before: int | None = None  # the first chunk
@@ -83,6 +86,7 @@ class Trial:
             lost=self._planner.counts["lost"],
             aged=ages.n,
             age_s=ages.mean,
+            slowed=self._loop.counters()["clamped_acceleration"],
             plan=self._witness.seams,
         )
 
