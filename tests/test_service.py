@@ -15,6 +15,7 @@ from edge_runtime import cli
 from edge_runtime.errors import AccessError, ConfigError, OutputError, UsageError
 from edge_runtime.program import systemd
 from policy_server import cli as server_cli
+from policy_server.engines import providers
 
 PORT = "/dev/serial/by-id/usb-1a86_USB_Single_Serial_58FA083324-if00"
 DEVICE = r"dev-serial-by\x2did-usb\x2d1a86_USB_Single_Serial_58FA083324\x2dif00.device"
@@ -109,7 +110,7 @@ def test_the_arm_comes_to_rest_before_systemd_loses_patience() -> None:
 @pytest.mark.parametrize("port", ["/dev/ttyACM0", "/dev/pts/3", ""])
 def test_a_port_without_a_stable_name_is_no_dependency(port: str) -> None:
     program = systemd.Program("edge-runtime", "edge_runtime", (), lambda path: systemd.Needs())
-    text = systemd.render(program, ["/bin/true"], "daemon", ["dialout"], port)
+    text = systemd.render(program, ["/bin/true"], "daemon", ["dialout"], systemd.Needs(port=port))
     assert ".device" not in text
     assert "\nWantedBy=multi-user.target\n" in text
 
@@ -242,3 +243,38 @@ def test_status_of_one_that_runs(
         "  last exit  69: The connection to the policy server failed in a way that may pass.",
         "  says       journalctl -u edge-runtime",
     ]
+
+
+# What the server's unit leaves open.
+
+
+def analysed(folder: Path, name: str) -> float:
+    return float(systemd.exposure(folder / f"etc/systemd/system/{name}.service") or "nan")
+
+
+@needs_analyze
+def test_the_servers_unit_leaves_little_open(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["service", "install", "--user=daemon", f"--root={root}"]
+    assert server_cli.dispatch(words) == 0
+    assert analysed(root, "policy-server") <= 2.1
+    assert f"score  {analysed(root, 'policy-server')} in systemd-analyze security" in capsys.readouterr().out
+    assert "MemoryDenyWriteExecute=yes" in unit(root, "policy-server")
+
+
+@needs_analyze
+def test_an_accelerator_is_left_visible(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "wants_accelerator", lambda wanted: wanted == "auto")
+    assert server_cli.dispatch(["service", "install", "--user=daemon", f"--root={root}"]) == 0
+    lines = unit(root, "policy-server")
+    assert not [line for line in lines if line.startswith(("PrivateDevices", "DevicePolicy", "MemoryDenyWrite"))]
+    assert analysed(root, "policy-server") <= 2.6
+
+
+def test_what_the_server_writes_is_left_writable(root: Path) -> None:
+    settings = root / "etc/policy-server/config.yaml"
+    settings.write_text(
+        "bundles: [act_so101_pick_place]\nlisten: unix:/srv/arm/policy.sock\nadmin_socket: /srv/ops/a\n"
+    )
+    assert server_cli.dispatch(["service", "install", "--user=daemon", f"--root={root}"]) == 0
+    lines = unit(root, "policy-server")
+    assert {"ReadWritePaths=-/srv/arm", "ReadWritePaths=-/srv/ops"} <= set(lines)

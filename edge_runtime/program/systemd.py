@@ -22,6 +22,10 @@ from edge_runtime.program.schema import hint
 
 NOT_RUNNING, NO_UNIT = 3, 4  # exit codes of `status`, as of systemctl's
 
+_NO_DEVICES = "PrivateDevices=yes\nDevicePolicy=closed\nMemoryDenyWriteExecute=yes"
+_ACCELERATED = (
+    "# Without PrivateDevices, DevicePolicy and MemoryDenyWriteExecute: an accelerator's engines compile code."
+)
 _STABLE = ("/dev/serial/by-id/", "/dev/serial/by-path/")
 
 
@@ -38,10 +42,16 @@ class ServiceConfig:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a configuration asks of the unit: further `flags` of `start`, and the serial `port` it cannot do without."""
+    """What a configuration asks of the unit.
+
+    Further `flags` of `start`, the serial `port` it cannot do without, the folders that it `writes`, and whether it
+    needs an `accelerator`, which a service without devices would not see.
+    """
 
     flags: tuple[str, ...] = ()
     port: str = ""
+    writes: tuple[Path, ...] = ()
+    accelerator: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ def install(program: Program, config: ServiceConfig) -> int:
     command = [str(_command(program.name)), "start", *needs.flags, f"--config_path={settings.absolute()}"]
     user, groups = config.user or _caller(), _groups(program.groups, config.root)
     _check_user(user, config.root)
-    text = render(program, command, user, groups, needs.port)
+    text = render(program, command, user, groups, needs)
     file = _file(program, config.root)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -92,6 +102,9 @@ def install(program: Program, config: ServiceConfig) -> int:
     print(f"  as     {user} ({', '.join(groups)})")
     print(f"  from   the next boot on; now: sudo systemctl restart {program.name}")
     print(f"  says   journalctl -fu {program.name}")
+    score = exposure(file)
+    if score:
+        print(f"  score  {score} in systemd-analyze security (0 = exposed to nothing, 10 = to everything)")
     return 0
 
 
@@ -139,12 +152,12 @@ def status(program: Program, config: ServiceConfig) -> int:
     return 0 if found["ActiveState"] == "active" else NOT_RUNNING
 
 
-def render(program: Program, command: Sequence[str], user: str, groups: Sequence[str], port: str = "") -> str:
-    """The unit file. With a `port` of stable name, it starts only with that device there, and when it is plugged in.
+def render(program: Program, command: Sequence[str], user: str, groups: Sequence[str], needs: Needs) -> str:
+    """The unit file. With a port of stable name, it starts only with that device there, and when it is plugged in.
 
     Not BindsTo: that would end the service for a cable that is out for a second, and it opens the port again itself.
     """
-    device = device_unit(port) if port.startswith(_STABLE) else ""
+    device = device_unit(needs.port) if needs.port.startswith(_STABLE) else ""
     template = resources.files(program.package).joinpath(program.unit).read_text(encoding="utf-8")
     return string.Template(template).substitute(
         command=" ".join(map(quote, command)),
@@ -152,7 +165,20 @@ def render(program: Program, command: Sequence[str], user: str, groups: Sequence
         groups=" ".join(groups),
         device=f"Requires={device}\nAfter={device}\n" if device else "",
         wanted_by=f" {device}" if device else "",
+        devices=_ACCELERATED if needs.accelerator else _NO_DEVICES,
+        writes="".join(f"\nReadWritePaths=-{quote(str(path))}" for path in needs.writes),
     )
+
+
+def exposure(file: Path) -> str:
+    """What systemd-analyze thinks of the unit in `file`; empty where it is not installed, or too old to."""
+    try:
+        words = ("systemd-analyze", "security", "--offline=true", "--no-pager", str(file))
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
+    return found[1] if found else ""
 
 
 def quote(word: str) -> str:

@@ -77,6 +77,11 @@ def check(runtime: Runtime) -> None:
     candidates(runtime.providers, import_onnxruntime().get_available_providers())
 
 
+def wants_accelerator(providers: Providers) -> bool:
+    """Whether something else than the CPU would be tried first. Raises ConfigError for a provider that is not here."""
+    return candidates(providers, import_onnxruntime().get_available_providers())[0] != NAMES["cpu"]
+
+
 def session_options(ort: ModuleType, runtime: Runtime) -> Any:
     """Options for one graph: threads as asked, and none of them spins while idle."""
     options = ort.SessionOptions()
