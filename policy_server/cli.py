@@ -86,7 +86,6 @@ def service(argv: list[str]) -> int:
 def _needs(path: Path) -> systemd.Needs:
     """Raises ConfigError for a configuration in `path` that could not start."""
     from policy_server.config import ServerConfig
-    from policy_server.engines.providers import wants_accelerator
 
     config = flags.parse(ServerConfig, [f"--config_path={path}"], prog="policy-server start")
     if not config.bundles and config.model_dir is None:
@@ -97,7 +96,7 @@ def _needs(path: Path) -> systemd.Needs:
     writes = dict.fromkeys(
         [*(socket.absolute().parent for socket in sockets), config.cache_dir.expanduser().absolute()]
     )
-    return systemd.Needs(writes=tuple(writes), accelerator=wants_accelerator(config.providers))
+    return systemd.Needs(writes=tuple(writes), accelerator=config.accelerated)
 
 
 def _bundles(config: ServerConfig) -> list[Bundle]:

@@ -10,7 +10,7 @@ from edge_runtime.errors import ConfigError
 from edge_runtime.program.schema import Milliseconds, Port, Range, check_fields
 from policy_server.engines.cache import DEFAULT as DEFAULT_CACHE
 from policy_server.engines.options import check as check_options
-from policy_server.engines.providers import CONFIGURABLE, Providers
+from policy_server.engines.providers import CONFIGURABLE, Providers, wants_accelerator
 
 Rate = Annotated[float, Range(0, 1_000_000)]
 Patience = Annotated[float, Range(0.1, 3600)]
@@ -90,3 +90,8 @@ class ServerConfig:
                 f"limits.connections: {self.limits.connections} is less than max_sessions {self.max_sessions}"
             )
         check_options(self.provider_options, CONFIGURABLE)
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether something else than the CPU would be tried first. Raises ConfigError for what is not here."""
+        return wants_accelerator(self.providers)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 
 import pytest
 
+from edge_runtime.program import logs
 from edge_runtime.program.logs import KEPT, BackgroundStream
 
 LINES = [f"{number:099d}\n" for number in range(KEPT)]
@@ -40,3 +42,21 @@ def test_who_writes_is_never_kept() -> None:
     stream.close()
     assert not stream._thread.is_alive()
     os.close(writable)
+
+
+def test_lines_that_a_stranger_can_cause_are_limited_by_kind_and_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now_s)
+    log = logging.getLogger("test.sparing")
+    sparing = logs.Sparing()
+    log.addFilter(sparing)
+    now_s = 100.0
+    for number in range(1000):
+        log.warning("stranger %d came", number)
+    log.warning("another %s", "kind")
+    assert len(caplog.records) == sparing.BURST + 1
+    now_s = 102.0
+    log.warning("stranger %d came", 1000)
+    assert caplog.records[-1].getMessage() == "stranger 1000 came (and 970 more like it, left out)"
+    log.removeFilter(sparing)

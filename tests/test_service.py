@@ -15,7 +15,7 @@ from edge_runtime import cli
 from edge_runtime.errors import AccessError, ConfigError, OutputError, UsageError
 from edge_runtime.program import systemd
 from policy_server import cli as server_cli
-from policy_server.engines import providers
+from policy_server import config as server_config
 
 PORT = "/dev/serial/by-id/usb-1a86_USB_Single_Serial_58FA083324-if00"
 DEVICE = r"dev-serial-by\x2did-usb\x2d1a86_USB_Single_Serial_58FA083324\x2dif00.device"
@@ -263,7 +263,7 @@ def test_the_servers_unit_leaves_little_open(root: Path, capsys: pytest.CaptureF
 
 @needs_analyze
 def test_an_accelerator_is_left_visible(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(providers, "wants_accelerator", lambda wanted: wanted == "auto")
+    monkeypatch.setattr(server_config, "wants_accelerator", lambda wanted: wanted == "auto")
     assert server_cli.dispatch(["service", "install", "--user=daemon", f"--root={root}"]) == 0
     lines = unit(root, "policy-server")
     assert not [line for line in lines if line.startswith(("PrivateDevices", "DevicePolicy", "MemoryDenyWrite"))]

@@ -8,6 +8,7 @@ import queue
 import select
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -64,3 +65,25 @@ def to_stderr(level: int, form: str = FORMAT) -> Iterator[BackgroundStream]:
         yield stream
     finally:
         stream.close()
+
+
+class Sparing(logging.Filter):
+    """For a logger whose lines a stranger can cause: of each kind BURST at once, then PER_S; the rest is counted."""
+
+    BURST, PER_S = 30, 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._kinds: dict[str, tuple[float, float, int]] = {}  # allowance, when it was counted, lines left out
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now_s = time.monotonic()
+        with self._lock:
+            allowance, counted_s, left_out = self._kinds.get(record.msg, (float(self.BURST), now_s, 0))
+            allowance = min(float(self.BURST), allowance + (now_s - counted_s) * self.PER_S)
+            said = allowance >= 1
+            self._kinds[record.msg] = (allowance - said, now_s, 0 if said else left_out + 1)
+        if said and left_out:
+            record.msg = f"{record.msg} (and {left_out} more like it, left out)"
+        return said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.program.loopback_http import refusal
 from edge_runtime.virtual_arm.cameras import Cameras
 from edge_runtime.virtual_arm.page import human_page
 
@@ -21,7 +21,6 @@ HOST = "127.0.0.1"
 
 _MOST_BYTES = 64 * 1024
 _BOUNDARY = "frame"
-_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", re.IGNORECASE)  # any port: it may be forwarded
 
 
 class WebServer:
@@ -111,18 +110,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer_json(answer)
 
     def _is_for_us(self) -> bool:
-        """Whether a program or our own page asks; what a page of another origin sends is refused.
-
-        Host tells a page whose name was made to mean this machine (DNS rebinding), Origin every other.
-        """
-        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        if _HOST.fullmatch(host) is None:
-            self._refuse(HTTPStatus.FORBIDDEN, f"Host: {host!r} is not 127.0.0.1 or localhost")
-        elif origin is not None and origin.lower() != f"http://{host}".lower():
-            self._refuse(HTTPStatus.FORBIDDEN, f"Origin: {origin!r} is not http://{host}")
-        else:
-            return True
-        return False
+        """Whether a program or our own page asks; what a page of another origin sends is refused."""
+        reason = refusal(self.headers.get("Host", ""), self.headers.get("Origin"))
+        if reason:
+            self._refuse(HTTPStatus.FORBIDDEN, reason)
+        return not reason
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet: requests come at the rate of the policy."""

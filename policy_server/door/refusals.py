@@ -8,7 +8,10 @@ import time
 from collections import OrderedDict
 from urllib.parse import unquote
 
+from edge_runtime.program.logs import Sparing
+
 log = logging.getLogger(__name__)
+log.addFilter(Sparing())  # a stranger can cause its lines
 
 _AGAIN_AFTER_S = 60.0
 _REMEMBERED = 256

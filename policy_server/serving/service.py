@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import grpc
 
 from edge_runtime.errors import ProtocolError
+from edge_runtime.program.logs import Sparing
 from edge_runtime.wire import codec, envelope
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.fit import extra_cameras
@@ -47,6 +48,7 @@ from policy_server.serving.outbox import Outbox, Outgoing
 from policy_server.serving.session import Session
 
 log = logging.getLogger(__name__)
+log.addFilter(Sparing())  # a stranger can cause its lines
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PolicyService"].full_name
 DESCRIBE_PLACES = 8  # at once; half of them from one peer

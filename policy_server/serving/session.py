@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from edge_runtime.errors import ModelError, ProtocolError
+from edge_runtime.program.logs import Sparing
 from edge_runtime.wire.fit import successor_differences
 from edge_runtime.wire.messages import (
     Answer,
@@ -44,6 +45,7 @@ from policy_server.serving.outbox import Outbox
 from policy_server.serving.scheduler import Source, Timing, Work
 
 log = logging.getLogger(__name__)
+log.addFilter(Sparing())  # a stranger can cause its lines
 
 # gRPC status codes, as numbers: in band they are data.
 INVALID_ARGUMENT = 3
