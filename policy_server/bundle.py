@@ -159,6 +159,10 @@ class Bundle:
     manifest: Manifest
 
     @property
+    def n_obs_steps(self) -> int:
+        return self.manifest.n_obs_steps
+
+    @property
     def features(self) -> dict[str, Feature]:
         """What the engine takes: as `features`, with the axis of the observations in front where there are several."""
         axis = (self.manifest.n_obs_steps,) if self.manifest.n_obs_steps > 1 else ()

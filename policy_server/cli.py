@@ -17,8 +17,8 @@ from edge_runtime.program import flags, logs, systemd
 from edge_runtime.program.signals import at_end_of_stdin, handling_signals
 
 if TYPE_CHECKING:
-    from policy_server.bundle import Bundle
     from policy_server.config import ServerConfig
+    from policy_server.engines import Source
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def start(argv: list[str]) -> int:
 
         _give_pictures_back()
         cv2.setNumThreads(1)  # frames are decoded on the sessions' threads; a pool under them would only be in the way
-        with PolicyServer(config, _bundles(config)) as server:
+        with PolicyServer(config, _sources(config, argv)) as server:
             server.run(stop)
             log.info("stopping")
     return 0
@@ -90,7 +90,7 @@ def _needs(path: Path) -> systemd.Needs:
     config = flags.parse(ServerConfig, [f"--config_path={path}"], prog="policy-server start")
     if not config.bundles and config.model_dir is None:
         raise ConfigError(f"bundles: {path} names none")
-    _bundles(config)
+    _sources(config, [])
     sockets = [Path(config.listen.removeprefix("unix:"))] if config.listen.startswith("unix:") else []
     sockets += [config.admin_socket] if config.admin_socket is not None else []
     writes = dict.fromkeys(
@@ -99,14 +99,17 @@ def _needs(path: Path) -> systemd.Needs:
     return systemd.Needs(writes=tuple(writes), accelerator=config.accelerated)
 
 
-def _bundles(config: ServerConfig) -> list[Bundle]:
-    """All that is to be offered, checked. Raises UsageError, ModelError."""
-    from policy_server import bundle
+def _sources(config: ServerConfig, argv: list[str]) -> list[Source]:
+    """All that is to be offered, checked; code only where the command line itself names it.
 
-    paths = [bundle.locate(name) for name in config.bundles]
-    if config.model_dir is not None:
-        paths += bundle.inside(config.model_dir)
-    return [bundle.load(path) for path in paths]
+    Raises UsageError, ModelError, ConfigError.
+    """
+    from policy_server import bundle
+    from policy_server.engines.sources import find
+
+    offered = [find(name, argv) for name in config.bundles]
+    inside = bundle.inside(config.model_dir) if config.model_dir is not None else []
+    return [*offered, *map(bundle.load, inside)]
 
 
 def _give_pictures_back() -> None:

@@ -52,9 +52,12 @@ class LimitsConfig:
 
 @dataclass
 class ServerConfig:
-    """`policy-server start BUNDLE [BUNDLE ...]`: serve policies to robots until a signal."""
+    """`policy-server start BUNDLE [BUNDLE ...]`: serve policies to robots until a signal.
 
-    bundles: list[str] = field(default_factory=list)  # folders, or names of shipped bundles; the first is the default
+    A BUNDLE is a folder, the name of a shipped bundle, or module:function or module:Class of a policy in Python.
+    """
+
+    bundles: list[str] = field(default_factory=list)  # folders, shipped ones, module:function; the first is the default
     model_dir: Path | None = None  # every bundle in it, by name, after those above
     admin_socket: Path | None = None  # for `policy-server models`, mode 0600
     metrics_port: Port | None = None  # Prometheus on 127.0.0.1; 0 = any free port, which the log names

@@ -19,6 +19,7 @@ from prometheus_client import PlatformCollector, ProcessCollector
 from edge_runtime.errors import ConfigError
 from edge_runtime.program.exposition import Exposition
 from edge_runtime.program.notify import Notifier
+from edge_runtime.wire.messages import Policy
 from policy_server.admin.service import Admin
 from policy_server.bundle import Bundle
 from policy_server.config import LimitsConfig, ServerConfig
@@ -29,8 +30,9 @@ from policy_server.door.deadlines import Deadlines
 from policy_server.door.health import Health
 from policy_server.door.refusals import Refusals
 from policy_server.door.sending import BoundedSending
-from policy_server.engines import Engine, open_engine
+from policy_server.engines import Engine, Source, open_engine
 from policy_server.engines.providers import Runtime, check
+from policy_server.engines.python import PythonPolicy
 from policy_server.metrics import ServerCollector
 from policy_server.serving.fairness import DecodingTurns
 from policy_server.serving.model import Model
@@ -52,8 +54,8 @@ class PolicyServer:
     `workers` is how many calls it can be at.
     """
 
-    def __init__(self, config: ServerConfig, bundles: Sequence[Bundle]) -> None:
-        """Raises ConfigError (exposure, provider), UsageError (two bundles of one name)."""
+    def __init__(self, config: ServerConfig, sources: Sequence[Source]) -> None:
+        """Raises ConfigError (exposure, provider), UsageError (two policies of one name)."""
         refused = Refusals()
         self._listen = Address.parse(config.listen)
         self._group = config.socket_group
@@ -68,11 +70,12 @@ class PolicyServer:
             cache_dir=config.cache_dir,
             cuda_graphs=config.cuda_graphs,
         )
-        check(runtime)  # before a port is taken
+        if any(isinstance(source, Bundle) for source in sources):
+            check(runtime)  # before a port is taken
 
-        def load_engine(bundle: Bundle) -> Engine:
-            _check_cameras(bundle, config.limits)
-            return open_engine(bundle, runtime)
+        def load_engine(source: Source) -> Engine:
+            _check_cameras(source.policy, config.limits)
+            return open_engine(source, runtime)
 
         self._models = Models(
             partial(
@@ -82,10 +85,11 @@ class PolicyServer:
                 max_batch=max_batch,
                 batch_window_s=config.batch_window_ms / 1e3,
                 inject_s=config.inject_latency_ms / 1e3,
-            )
+            ),
+            code=[source.path for source in sources if isinstance(source, PythonPolicy)],
         )
-        for bundle in bundles:
-            self._models.add(bundle)
+        for source in sources:
+            self._models.add(source)
         self._deadlines = Deadlines()
         self._service = PolicyService(
             self._models,
@@ -197,11 +201,11 @@ def _options(limits: LimitsConfig, streams: int) -> list[tuple[str, int]]:
     ]
 
 
-def _check_cameras(bundle: Bundle, limits: LimitsConfig) -> None:
+def _check_cameras(policy: Policy, limits: LimitsConfig) -> None:
     """Raises ConfigError for a policy whose frames are larger than allowed: frames always have the policy's shape."""
-    for camera in bundle.policy.cameras:
+    for camera in policy.cameras:
         if max(camera.height, camera.width) > limits.image_side:
             raise ConfigError(
-                f"limits.image_side: {limits.image_side}, and {bundle.policy.name} takes {camera.name} in "
+                f"limits.image_side: {limits.image_side}, and {policy.name} takes {camera.name} in "
                 f"{camera.width}x{camera.height}"
             )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 
 from edge_runtime._realtime import AGGREGATE, ActionRing, LinearBlend, TemporalEnsemble
 from edge_runtime.errors import ConfigError
+from edge_runtime.program import code
 from edge_runtime.program.schema import hint
 from edge_runtime.wire.messages import Floats
 
@@ -26,18 +25,18 @@ NAMES: Mapping[str, Any] = {
 }
 
 
-def for_policy(name: Any, coeff: float, joints: int = 0) -> Any:
+def for_policy(name: Any, coeff: float, chunk: tuple[int, int] | None = None) -> Any:
     """What the ring takes for a policy with this `temporal_ensemble_coeff` (0 = none).
 
     Without a name (None), a policy that was made to be ensembled is ensembled; any other takes DEFAULT. What is not a
-    name is what the ring takes already. A function of the user's is tried out on chunks of so many `joints`. Raises
-    ConfigError.
+    name is what the ring takes already. A function of the user's is tried out on chunks of this shape, (rows, joints).
+    Raises ConfigError.
     """
     if name == ENSEMBLE or (name is None and coeff):
         return TemporalEnsemble(coeff or ENSEMBLE_COEFF)
     aggregate = resolve(name or DEFAULT) if name is None or isinstance(name, str) else name
-    if callable(aggregate) and joints:
-        _try_out(aggregate, joints)
+    if callable(aggregate) and chunk is not None:
+        _try_out(aggregate, *chunk)
     return aggregate
 
 
@@ -48,19 +47,13 @@ def resolve(name: str) -> Any:
     """
     if name in NAMES:
         return NAMES[name]
-    module_name, colon, function_name = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise ConfigError(f"aggregate_fn_name: {name!r} is no name, nor module:function; {hint(name, NAMES)}")
-    return _load(name, module_name, function_name)
+    return _load(name)
 
 
-def _load(name: str, module_name: str, function_name: str) -> Callable[..., Any]:
-    if "" not in sys.path:
-        sys.path.append("")  # a user's file lies where they stand; after ours, or it could stand in for a library
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # whatever a user's own module may raise
-        raise ConfigError(f"aggregate_fn_name: cannot load {name!r}: {type(error).__name__}: {error}") from error
+def _load(name: str) -> Callable[..., Any]:
+    function = code.load(name, "aggregate_fn_name")
     if not callable(function):
         raise ConfigError(f"aggregate_fn_name: {name!r} is not a function")
 
@@ -73,9 +66,9 @@ def _load(name: str, module_name: str, function_name: str) -> Callable[..., Any]
     return blend
 
 
-def _try_out(aggregate: Callable[..., Any], joints: int) -> None:
-    """One blend before the arm is touched: what is wrong with a function is seldom wrong only sometimes."""
-    ring = ActionRing(2, joints, aggregate)
+def _try_out(aggregate: Callable[..., Any], rows: int, joints: int) -> None:
+    """Blends of a whole chunk and of half of one, before the arm is touched: as many rows as will come in the run."""
+    ring = ActionRing(2 * rows, joints, aggregate)
     ring.open_session(1, clear=True, cursor=0)
-    for value in (0, 1):
-        ring.merge(0, np.full((2, joints), value, np.float32), 1)
+    for value, first in enumerate((0, 0, rows // 2)):
+        ring.merge(first, np.full((rows, joints), value, np.float32), 1)

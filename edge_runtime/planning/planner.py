@@ -104,7 +104,8 @@ class _Sent:
 def make_ring(policy: Policy, settings: PlannerSettings) -> ActionRing:
     """An empty plan for chunks of `policy`. Raises ConfigError for what `aggregate_fn_name` cannot be."""
     joints = len(policy.joints)
-    aggregate = aggregation.for_policy(settings.aggregate_fn_name, policy.temporal_ensemble_coeff, joints)
+    chunk = (policy.chunk_size, joints)
+    aggregate = aggregation.for_policy(settings.aggregate_fn_name, policy.temporal_ensemble_coeff, chunk)
     max_age_s = settings.max_action_age_s or policy.chunk_size / settings.fps + LATE_BY_S
     return ActionRing(2 * policy.chunk_size, joints, aggregate, max_age_s=max_age_s)
 

@@ -76,7 +76,7 @@ def _value(kind: Any, rules: Sequence[Rule], raw: Any, path: str, document: bool
             )
             for name, each in raw.items()
         }
-    if isinstance(raw, list) and origin in (list, tuple):
+    if isinstance(raw, list | tuple) and origin in (list, tuple):
         kinds = arguments if origin is tuple and arguments[1:] != (...,) else arguments[:1] * len(raw)
         if len(kinds) != len(raw):
             raise _Other

@@ -41,13 +41,29 @@ class Engine(Protocol):
         """Run once in every batch size that will be used; `progress` is told what is under way."""
 
 
-def open_engine(bundle: Bundle, runtime: Runtime) -> Engine:
-    """Load the engine for `bundle`. Raises ModelError (bundle), ConfigError (provider, onnxruntime missing).
+class Made(Protocol):
+    """A policy that is no bundle, such as one written in Python. `path` is where it comes from, for messages."""
 
-    What was loaded is what was checked: files that changed in between are noticed afterwards.
+    path: str
+    policy: Policy
+    n_obs_steps: int
+
+    def open(self, runtime: Runtime) -> Engine:
+        """Make it ready to run. Raises ModelError, ConfigError."""
+
+
+Source = Bundle | Made  # what can be offered
+
+
+def open_engine(source: Source, runtime: Runtime) -> Engine:
+    """Load the engine for `source`. Raises ModelError (bundle), ConfigError (provider, onnxruntime missing).
+
+    What was loaded of a bundle is what was checked: files that changed in between are noticed afterwards.
     """
-    engine = _opener(bundle)(bundle, runtime)
-    bundle.recheck()
+    if not isinstance(source, Bundle):
+        return source.open(runtime)
+    engine = _opener(source)(source, runtime)
+    source.recheck()
     return engine
 
 

@@ -14,9 +14,8 @@ import grpc
 
 from edge_runtime.errors import ConfigError
 from edge_runtime.wire.messages import Hello, Welcome
-from policy_server.bundle import Bundle
 from policy_server.door.admission import Fault
-from policy_server.engines import Engine
+from policy_server.engines import Engine, Source
 from policy_server.engines.providers import NAMES
 from policy_server.serving.cleaning import match_keys
 from policy_server.serving.fairness import DecodingTurns, Share
@@ -30,22 +29,22 @@ log = logging.getLogger(__name__)
 
 
 class Model:
-    """Keeps the name under which it is offered; the bundle behind it can be replaced. `batching` is the scheduler's."""
+    """Keeps the name under which it is offered; what is behind it can be replaced. `batching` is the scheduler's."""
 
     def __init__(
-        self, bundle: Bundle, open_engine: Callable[[Bundle], Engine], decoding: DecodingTurns, **batching: Any
+        self, source: Source, open_engine: Callable[[Source], Engine], decoding: DecodingTurns, **batching: Any
     ) -> None:
         self._decoding = decoding
-        self.name = bundle.policy.name
-        self.policy = bundle.policy
-        self._observations = bundle.manifest.n_obs_steps
+        self.name = source.policy.name
+        self.policy = source.policy
+        self._observations = source.n_obs_steps
         self.stats = ModelStats()
         self._open_engine = open_engine
         self._load = Load(time.monotonic())
         self._lock = threading.Lock()  # over the sessions, and which policy they run
         self._sessions: set[Session] = set()
         self._unloaded = False
-        self.scheduler = Scheduler(self.name, partial(open_engine, bundle), self, **batching)
+        self.scheduler = Scheduler(self.name, partial(open_engine, source), self, **batching)
 
     @property
     def sessions(self) -> int:
@@ -92,9 +91,9 @@ class Model:
             self._sessions.discard(session)
         session.close()
 
-    def replace(self, bundle: Bundle) -> Future[str]:
-        """Load and warm up `bundle` beside what serves. Done once it serves, or holds why it does not."""
-        return self.scheduler.replace(partial(self._open_beside, bundle), partial(self._turn_to, bundle))
+    def replace(self, source: Source) -> Future[str]:
+        """Load and warm up `source` beside what serves. Done once it serves, or holds why it does not."""
+        return self.scheduler.replace(partial(self._open_beside, source), partial(self._turn_to, source))
 
     def unload(self) -> None:
         """End every session with the reason, then the engine."""
@@ -104,23 +103,23 @@ class Model:
                 session.end(self._gone())
         self.scheduler.stop()
 
-    def _open_beside(self, bundle: Bundle) -> Engine:
+    def _open_beside(self, source: Source) -> Engine:
         """An engine beside the one that serves. Raises ConfigError for `auto`'s CPU where it would replace a GPU."""
-        engine = self._open_engine(bundle)
+        engine = self._open_engine(source)
         serves = self.scheduler.provider
-        if engine.provider == NAMES["cpu"] != serves:
+        if engine.provider == NAMES["cpu"] and serves in (NAMES["cuda"], NAMES["tensorrt"]):
             raise ConfigError(
                 f"providers: {self.name} runs on {serves}, the replacement would on {engine.provider}"
                 " (has the GPU memory for both? the log says more)"
             )
         return engine
 
-    def _turn_to(self, bundle: Bundle) -> None:
-        """Between two batches: what comes from now on is of `bundle`. Those whom it does not fit hear why and leave."""
-        policy = bundle.policy
+    def _turn_to(self, source: Source) -> None:
+        """Between two batches: what comes from now on is of `source`. Those whom it does not fit hear why and leave."""
+        policy = source.policy
         with self._lock:
             old, self.policy = self.policy, policy
-            self._observations = bundle.manifest.n_obs_steps
+            self._observations = source.n_obs_steps
             ended = 0
             for session in self._sessions:
                 found = session.differences(policy)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 
 from edge_runtime.errors import UsageError
-from policy_server import bundle as bundles
-from policy_server.bundle import Bundle
+from policy_server.engines import Source
+from policy_server.engines.sources import find
 from policy_server.serving.model import Model
 
 log = logging.getLogger(__name__)
@@ -23,12 +23,15 @@ Say = Callable[[str], None]
 class Models:
     """By name; the first is the default. `failed` holds what ended an engine that was not meant to end.
 
+    `code` are the policies written in Python that may be loaded: those of the server's own command line.
+
     Readers take no lock: each change puts another dictionary in the place of the last.
     """
 
-    def __init__(self, open_model: Callable[[Bundle], Model]) -> None:
+    def __init__(self, open_model: Callable[[Source], Model], code: Collection[str] = ()) -> None:
         self.failed: Future[None] = Future()
         self._open_model = open_model
+        self._code = code
         self._models: dict[str, Model] = {}
         self._changing = threading.Lock()  # one change at a time, however long it takes
 
@@ -44,10 +47,10 @@ class Models:
         models = self._models
         return models.get(name or next(iter(models)))
 
-    def add(self, bundle: Bundle) -> Model:
+    def add(self, source: Source) -> Model:
         """Offer a bundle that is yet to be loaded. Raises UsageError for a second one of its name."""
-        self._refuse_second(bundle)
-        model = self._open_model(bundle)
+        self._refuse_second(source)
+        model = self._open_model(source)
         model.scheduler.over.add_done_callback(self._note_end)
         self._models = {**self._models, model.name: model}
         return model
@@ -58,9 +61,9 @@ class Models:
         Raises UsageError (no such bundle, a second one of its name), ModelError, ConfigError.
         """
         with self._changing:
-            bundle = bundles.load(bundles.locate(name))
-            self._refuse_second(bundle)
-            model = self._open_model(bundle)
+            source = find(name, self._code, again=True)
+            self._refuse_second(source)
+            model = self._open_model(source)
             model.scheduler.start()
             provider = self._await(model, model.scheduler.warm, say)
             model.scheduler.over.add_done_callback(self._note_end)
@@ -74,9 +77,9 @@ class Models:
         Raises UsageError (no such model), ModelError, ConfigError; then nothing has changed.
         """
         with self._changing:
-            bundle = bundles.load(bundles.locate(name))
-            model = self._named(bundle.policy.name)
-            provider = self._await(model, model.replace(bundle), say)
+            source = find(name, self._code, again=True)
+            model = self._named(source.policy.name)
+            provider = self._await(model, model.replace(source), say)
             log.info("%s runs on %s", model.name, provider)
             return model
 
@@ -96,9 +99,9 @@ class Models:
         for model in self:
             model.scheduler.stop()
 
-    def _refuse_second(self, bundle: Bundle) -> None:
-        if bundle.policy.name in self._models:
-            raise UsageError(f"bundle: {bundle.path} is named {bundle.policy.name!r}, as is another bundle")
+    def _refuse_second(self, source: Source) -> None:
+        if source.policy.name in self._models:
+            raise UsageError(f"bundle: {source.path} is named {source.policy.name!r}, as is another bundle")
 
     def _named(self, name: str) -> Model:
         model = self._models.get(name)

@@ -231,7 +231,7 @@ class Session:
         actions = actions[: self._rows]
         if not np.isfinite(actions).all():
             row, joint = np.argwhere(~np.isfinite(actions))[0]
-            where = f"row {row} of the chunk, {self.policy.joints[joint].name}"
+            where = f"{self.policy.name}: row {row} of the chunk, {self.policy.joints[joint].name}"
             self._fail(observation, INTERNAL, ModelError(f"{where}: {actions[row, joint]} is not a finite number"))
             return
         self._answered_s.append(timing.ready_s)

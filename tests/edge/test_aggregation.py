@@ -103,15 +103,27 @@ def test_a_function_that_fails_is_named(
     with pytest.raises(ConfigError, match=f"aggregate_fn_name: {re.escape(said)}"):
         blended(aggregate)
     with pytest.raises(ConfigError, match="aggregate_fn_name: "):  # with a policy it is tried out at once
-        aggregation.for_policy(f"bad:{function}", 0.0, joints=2)
+        aggregation.for_policy(f"bad:{function}", 0.0, (50, 2))
 
 
 def test_a_function_that_works_is_tried_out_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "good.py").write_text("import numpy as np\ndef f(old, new): return old * np.ones(7) + new\n")
     monkeypatch.chdir(tmp_path)
-    assert callable(aggregation.for_policy("good:f", 0.0, joints=7))
+    assert callable(aggregation.for_policy("good:f", 0.0, (50, 7)))
     with pytest.raises(ConfigError, match="failed: ValueError: operands could not be broadcast"):
-        aggregation.for_policy("good:f", 0.0, joints=6)
+        aggregation.for_policy("good:f", 0.0, (50, 6))
+
+
+@pytest.mark.parametrize("cut", ["[:2]", "[:25]"])
+def test_a_function_is_tried_out_on_as_many_rows_as_will_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    """Two rows would not show what is wrong with it."""
+    (tmp_path / "short.py").write_text(f"def f(old, new): return new{cut}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "short", raising=False)
+    with pytest.raises(ConfigError, match=r"the function returned shape .* for .* of \(50, 6\)"):
+        aggregation.for_policy("short:f", 0.0, (50, 6))
 
 
 @pytest.mark.parametrize("name", ["weighted_avrage", "no_such_module:f", "math:no_such_function", "math:pi"])

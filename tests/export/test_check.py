@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edge_runtime.errors import ModelError
+from policy_server.bundle import digests
 from policy_server.export.cli import main
 from policy_server.export.parity import Difference
 
@@ -53,10 +55,7 @@ def test_other_answers_are_found(made: Path, capsys: pytest.CaptureFixture[str])
     with np.load(made / "reference.npz") as stored:
         arrays = dict(stored)
     np.savez(made / "reference.npz", **(arrays | {"action": arrays["action"] + np.float32(0.01)}))
-    manifest = json.loads((made / "manifest.json").read_text())
-    from policy_server.export.bundle_writer import digest_of
-
-    edit(made / "manifest.json", files=manifest["files"] | {"reference.npz": digest_of(made / "reference.npz")})
+    edit(made / "manifest.json", files={name: asdict(each) for name, each in digests(made).items()})
     assert main([f"--check={made}"]) == 65
     assert "actions differ by up to" in capsys.readouterr().err
 
@@ -66,10 +65,8 @@ def test_other_answers_are_found_in_metres_too(made: Path, capsys: pytest.Captur
         arrays = dict(stored)
     np.savez(made / "reference.npz", **(arrays | {"action": arrays["action"] + np.float32(9e-4)}))
     manifest = json.loads((made / "manifest.json").read_text())
-    from policy_server.export.bundle_writer import digest_of
-
     assert len(manifest["parity"]["scale"]) == 6
-    files = manifest["files"] | {"reference.npz": digest_of(made / "reference.npz")}
+    files = {name: asdict(each) for name, each in digests(made).items()}
     edit(made / "manifest.json", files=files, parity=manifest["parity"] | {"scale": [30.0] * 6})
     assert main([f"--check={made}"]) == 0  # of degrees: nothing
     edit(made / "manifest.json", parity=manifest["parity"] | {"scale": [0.1] * 6})

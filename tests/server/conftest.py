@@ -17,7 +17,7 @@ from policy_server import bundle as bundles
 from policy_server import server as server_module
 from policy_server.bundle import Bundle
 from policy_server.config import ServerConfig
-from policy_server.engines import Engine, open_engine
+from policy_server.engines import Engine, Source, open_engine
 from policy_server.engines.providers import Runtime
 from policy_server.server import PolicyServer
 from scripts.rig.bundles import write_bundle
@@ -84,11 +84,12 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
 
 
 @contextmanager
-def serving(*paths: Path, wait: bool = True, **settings: Any) -> Iterator[PolicyServer]:
-    """A server for the bundles in `paths`; warm unless `wait` is False."""
+def serving(*offered: Path | Source, wait: bool = True, **settings: Any) -> Iterator[PolicyServer]:
+    """A server for what is `offered`, bundles by their folders; warm unless `wait` is False."""
     config = ServerConfig(**{"listen": "127.0.0.1:0", "threads": 1} | settings)
     stop: Future[None] = Future()
-    with PolicyServer(config, [bundles.load(path) for path in paths]) as server, ExitStack() as stack:
+    sources = [bundles.load(each) if isinstance(each, Path) else each for each in offered]
+    with PolicyServer(config, sources) as server, ExitStack() as stack:
         thread = threading.Thread(target=server.run, args=(stop,))
         thread.start()
         stack.callback(thread.join)

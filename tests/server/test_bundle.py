@@ -244,3 +244,29 @@ def test_a_graph_that_reads_a_file_outside_is_refused(tiny: Path, tmp_path: Path
     )
     with pytest.raises(ModelError, match=r"reads '\.\./outside1', which the manifest does not list"):
         bundle.load(folder)
+
+
+def test_an_installed_package_brings_an_engine_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entry point is the only other way to a type: a module's path in a manifest is a name like any other."""
+    (tmp_path / "installed_engine.py").write_text(
+        "from policy_server.engines.one_graph import OneGraphEngine\n"
+        "def open_engine(bundle, runtime):\n    return OneGraphEngine(bundle, runtime)\n"
+    )
+    info = tmp_path / "installed_engine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-engine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[policy_server.engines]\nmine = installed_engine:open_engine\nbroken = no_such_module:open_engine\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = bundle.load(write_bundle(tmp_path / "mine", type="mine"))
+    assert isinstance(open_engine(mine, CPU), OneGraphEngine)
+    for kind, said in (
+        ("broken", r"type: 'broken' cannot be loaded: No module named 'no_such_module'"),
+        (
+            "installed_engine:open_engine",
+            r"type: 'installed_engine:open_engine' is not one of \[act, .*, mine, broken\]",
+        ),
+    ):
+        with pytest.raises(ModelError, match=said):
+            open_engine(bundle.load(write_bundle(tmp_path / kind.partition(":")[0] / "it", type=kind)), CPU)

@@ -191,7 +191,7 @@ def test_a_chunk_that_is_not_finite_is_a_failure_that_names_row_and_joint(
     failure = robot.ask(look(1, timestep=1))
     assert isinstance(failure, Failure)
     assert failure.code == grpc.StatusCode.INTERNAL.value[0]
-    assert failure.message == f"row 2 of the chunk, {policy.joints[1].name}: nan is not a finite number"
+    assert failure.message == f"{policy.name}: row 2 of the chunk, {policy.joints[1].name}: nan is not a finite number"
     engine._engine = well
     assert isinstance(robot.ask(look(2, timestep=1)), Chunk)
 
