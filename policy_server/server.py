@@ -21,7 +21,6 @@ from edge_runtime.program.exposition import Exposition
 from edge_runtime.program.notify import Notifier
 from edge_runtime.wire.messages import Policy
 from policy_server.admin.service import Admin
-from policy_server.bundle import Bundle
 from policy_server.config import LimitsConfig, ServerConfig
 from policy_server.door.access import Access
 from policy_server.door.address import Address
@@ -70,7 +69,7 @@ class PolicyServer:
             cache_dir=config.cache_dir,
             cuda_graphs=config.cuda_graphs,
         )
-        if any(isinstance(source, Bundle) for source in sources):
+        if not all(isinstance(source, PythonPolicy) for source in sources):
             check(runtime)  # before a port is taken
 
         def load_engine(source: Source) -> Engine:
