@@ -1,10 +1,12 @@
-# Everything happens in .venv (and .venv-export, for what needs torch); both are made when missing.
+# Everything happens in .venv (.venv-export for what needs torch, .venv-lerobot for LeRobot); each is made when missing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXPORT_BIN := .venv-export/bin
 TORCH ?= torch==2.13.0
-LEROBOT_PYTHON ?= python3
+LEROBOT_BIN := .venv-lerobot/bin
+LEROBOT_PYTHON ?= python3.12
+LEROBOT ?= lerobot[smolvla,pi,diffusion]==0.6.1
 SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml
 
 .PHONY: demo test check bench soak fuzz protos test-export test-lerobot build clean
@@ -39,8 +41,8 @@ protos: build  ## protos/policy.proto -> edge_runtime/wire
 test-export: .venv-export/ready  ## what needs torch, in an environment of its own
 	$(EXPORT_BIN)/python -m pytest -m export tests/export $(ARGS)
 
-test-lerobot:  ## live against LeRobot 0.4.4, by the Python that has it (and pytest, onnx, onnxscript)
-	$(LEROBOT_PYTHON) -m pytest -m lerobot tests/export/test_lerobot.py $(ARGS)
+test-lerobot: .venv-lerobot/ready  ## live against LeRobot 0.6.1: the engine that runs it, and the export; gigabytes
+	$(LEROBOT_BIN)/python -m pytest -m lerobot tests/engines/test_lerobot.py tests/export/test_lerobot.py $(ARGS)
 
 build: $(VENV)/ready scripts/rig/race.c
 
@@ -62,5 +64,13 @@ $(VENV)/ready: $(SOURCES)
 	PYTHONWARNINGS=ignore $(EXPORT_BIN)/python -m pip install --quiet --editable '.[export,server,dev]'
 	touch $@
 
+# PyPI's torch for x86-64 is a CUDA build: it computes on the CPU here, and is most of the gigabytes.
+.venv-lerobot/ready: $(SOURCES)
+	test -x $(LEROBOT_BIN)/python || $(LEROBOT_PYTHON) -m venv .venv-lerobot
+	$(LEROBOT_BIN)/python -m pip install --quiet --upgrade pip
+	$(LEROBOT_BIN)/python -m pip install --quiet '$(LEROBOT)'
+	PYTHONWARNINGS=ignore $(LEROBOT_BIN)/python -m pip install --quiet --editable '.[server,lerobot,dev]'
+	touch $@
+
 clean:
-	rm -rf build dist *.egg-info $(VENV) .venv-export edge_runtime/*.so scripts/rig/race*.so scripts/rig/race.c
+	rm -rf build dist *.egg-info $(VENV) .venv-export .venv-lerobot edge_runtime/*.so scripts/rig/race*.so scripts/rig/race.c

@@ -164,9 +164,8 @@ class Bundle:
 
     @property
     def features(self) -> dict[str, Feature]:
-        """What the engine takes: as `features`, with the axis of the observations in front where there are several."""
-        axis = (self.manifest.n_obs_steps,) if self.manifest.n_obs_steps > 1 else ()
-        return {name: Feature((*axis, *each.shape), each.dtype) for name, each in features(self.policy).items()}
+        """What the engine takes."""
+        return features(self.policy, self.n_obs_steps)
 
     @property
     def weights(self) -> str:
@@ -203,12 +202,16 @@ class Feature:
     dtype: np.dtype[Any]
 
 
-def features(policy: Policy) -> dict[str, Feature]:
-    """Every array that `policy` takes, by feature name; the task text, where it takes one, is not an array."""
+def features(policy: Policy, observations: int = 1) -> dict[str, Feature]:
+    """Every array that `policy` takes, by feature name; the task text, where it takes one, is not an array.
+
+    Where it looks at several `observations` their axis is in front.
+    """
+    axis = (observations,) if observations > 1 else ()
     return {
-        STATE: Feature((len(policy.joints),), np.dtype(np.float32)),
-        **{vector.name: Feature((vector.dimension,), np.dtype(np.float32)) for vector in policy.extra_state},
-        **{IMAGES + c.name: Feature((c.height, c.width, 3), np.dtype(np.uint8)) for c in policy.cameras},
+        STATE: Feature((*axis, len(policy.joints)), np.dtype(np.float32)),
+        **{vector.name: Feature((*axis, vector.dimension), np.dtype(np.float32)) for vector in policy.extra_state},
+        **{IMAGES + c.name: Feature((*axis, c.height, c.width, 3), np.dtype(np.uint8)) for c in policy.cameras},
     }
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from edge_runtime.errors import ConfigError
 from edge_runtime.program.schema import Milliseconds, Port, Range, check_fields
 from policy_server.engines.cache import DEFAULT as DEFAULT_CACHE
 from policy_server.engines.options import check as check_options
 from policy_server.engines.providers import CONFIGURABLE, Providers, wants_accelerator
+from policy_server.engines.stated import StatedRobot
 
 Rate = Annotated[float, Range(0, 1_000_000)]
 Patience = Annotated[float, Range(0.1, 3600)]
@@ -58,6 +59,12 @@ class ServerConfig:
     """
 
     bundles: list[str] = field(default_factory=list)  # folders, shipped ones, module:function; the first is the default
+    engine: Literal["onnx", "lerobot"] = "onnx"  # lerobot: LeRobot checkpoints instead of bundles, run by LeRobot
+    robot: StatedRobot = field(default_factory=StatedRobot)  # of a checkpoint, as in export-onnx
+    names: list[str] = field(default_factory=list)  # of a checkpoint's joints, for a robot that is not in the table
+    units: list[str] = field(default_factory=list)  # one for all joints, or one for each
+    fps: Annotated[float, Range(0.1, 1000)] | None = None  # rate that a checkpoint was trained at
+    device: str = "auto"  # where LeRobot's torch computes: cpu, cuda, cuda:1, mps
     model_dir: Path | None = None  # every bundle in it, by name, after those above
     admin_socket: Path | None = None  # for `policy-server models`, mode 0600
     metrics_port: Port | None = None  # Prometheus on 127.0.0.1; 0 = any free port, which the log names
@@ -84,6 +91,10 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.engine == "lerobot" and self.model_dir is not None:
+            raise ConfigError("model_dir: it holds bundles, and --engine=lerobot serves the checkpoints that are named")
+        if self.engine != "lerobot" and (self.robot.type or self.names or self.units or self.fps):
+            raise ConfigError("engine: a bundle says its joints and rate itself; give them with --engine=lerobot alone")
         if self.listen.startswith("unix:") and self.tls.cert is not None:
             raise ConfigError("tls.cert: a Unix socket has no TLS; its mode says who may use it")
         if self.socket_group and not self.listen.startswith("unix:"):
@@ -97,4 +108,4 @@ class ServerConfig:
     @property
     def accelerated(self) -> bool:
         """Whether something else than the CPU would be tried first. Raises ConfigError for what is not here."""
-        return wants_accelerator(self.providers)
+        return self.device != "cpu" if self.engine == "lerobot" else wants_accelerator(self.providers)

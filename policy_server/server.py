@@ -30,6 +30,7 @@ from policy_server.door.health import Health
 from policy_server.door.refusals import Refusals
 from policy_server.door.sending import BoundedSending
 from policy_server.engines import Engine, Source, open_engine
+from policy_server.engines.lerobot import LeRobotPolicy
 from policy_server.engines.providers import Runtime, check
 from policy_server.engines.python import PythonPolicy
 from policy_server.metrics import ServerCollector
@@ -69,7 +70,7 @@ class PolicyServer:
             cache_dir=config.cache_dir,
             cuda_graphs=config.cuda_graphs,
         )
-        if not all(isinstance(source, PythonPolicy) for source in sources):
+        if not all(isinstance(source, PythonPolicy | LeRobotPolicy) for source in sources):
             check(runtime)  # before a port is taken
 
         def load_engine(source: Source) -> Engine:

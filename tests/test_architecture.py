@@ -25,6 +25,7 @@ FORBIDDEN = {
     "edge_runtime": ("policy_server", "torch", "onnxruntime", "onnx", "lerobot", "transformers"),
     "policy_server": ("torch", "lerobot", "transformers", "torchvision"),
 }
+LEROBOT = ROOT / "policy_server" / "engines" / "lerobot.py"
 SHARED = ("wire", "program", "errors", "slot", "timing")  # what the server takes from the robot's side
 
 
@@ -33,13 +34,15 @@ def modules(room: str) -> list[Path]:
 
 
 def imports(path: Path) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return {name for node in ast.walk(ast.parse(path.read_text())) for name in imported(node)}
+
+
+def imported(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return set()
 
 
 def reaches(name: str, room: str) -> bool:
@@ -51,7 +54,7 @@ def test_room_does_not_import_what_is_not_its_own(room: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in modules(room)
-        if not (room == "policy_server" and "export" in path.parts)
+        if not (room == "policy_server" and ("export" in path.parts or path == LEROBOT))
         for name in imports(path)
         for other in FORBIDDEN[room]
         if reaches(name, other)
@@ -70,10 +73,15 @@ def test_server_takes_only_the_shared_rooms_of_the_edge() -> None:
     assert wrong == []
 
 
-def test_only_the_export_imports_torch() -> None:
+def test_only_the_export_and_lerobots_engine_import_torch() -> None:
     users = [path for path in modules("policy_server") if any(reaches(name, "torch") for name in imports(path))]
     assert users, "the walk finds nothing"
-    assert all("export" in path.parts for path in users)
+    assert all("export" in path.parts or path == LEROBOT for path in users)
+
+
+def test_lerobots_engine_imports_torch_and_lerobot_only_when_a_policy_is_opened() -> None:
+    at_import = {name for node in ast.parse(LEROBOT.read_text()).body for name in imported(node)}
+    assert not [name for name in at_import for other in FORBIDDEN["policy_server"] if reaches(name, other)]
 
 
 @pytest.mark.parametrize("package", FLOORS)

@@ -15,8 +15,8 @@ from torch import Tensor
 from edge_runtime.errors import ConfigError, ModelError, UsageError
 from edge_runtime.program import files
 from policy_server.bundle import ACTION, IMAGES, STATE
+from policy_server.engines.hub import cached
 from policy_server.export import pipeline
-from policy_server.export.hub import cached
 from policy_server.export.normalisation import Affine, Statistics, normalise, unnormalise
 from policy_server.export.statistics import Normalisation, from_steps, from_weights
 from policy_server.export.weights import digest, read_weights, weight_files

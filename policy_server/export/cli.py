@@ -12,21 +12,12 @@ from typing import Annotated, Literal, NoReturn
 from edge_runtime.errors import ConfigError, UsageError
 from edge_runtime.program import flags
 from edge_runtime.program.schema import Range, check_fields
-from edge_runtime.wire.messages import Joint
 from policy_server.engines.providers import Providers, Runtime
-from policy_server.export import joints
+from policy_server.engines.stated import StatedRobot, stated
 from policy_server.export.progress import Progress
 from policy_server.export.request import Request
 
 PROG = "export-onnx"
-
-
-@dataclass
-class StatedRobot:
-    """The robot that the policy was trained on, in LeRobot's words."""
-
-    type: str | None = None  # so100_follower or so101_follower: joint names and units from a table
-    use_degrees: bool = True  # false: -100..100
 
 
 @dataclass
@@ -107,25 +98,21 @@ def export(config: ExportConfig) -> None:
 
 def request_of(config: ExportConfig) -> Request:
     """Raises UsageError or ConfigError for what cannot be."""
-    if config.fps is None:
-        untold = (
-            "" if config.robot.type or config.names or config.units else "; and --robot.type, or --names and --units"
-        )
-        raise UsageError(f"fps is missing: --fps=30, the rate that the policy was trained at{untold}")
-    stated: dict[str, object] = {
-        "fps": config.fps,
+    robot = stated(config.robot, config.names, config.units, config.fps)
+    told: dict[str, object] = {
+        "fps": robot.fps,
         "joints": "robot.type" if config.robot.type else "names, units",
     }
     if config.stats:
-        stated["stats"] = config.stats.name
+        told["stats"] = config.stats.name
     if config.state_numbers:
-        stated["state_numbers"] = config.state_numbers
+        told["state_numbers"] = config.state_numbers
     if config.sizes:
-        stated["image_size"] = {camera or "all": f"{w}x{h}" for camera, (h, w) in config.sizes.items()}
+        told["image_size"] = {camera or "all": f"{w}x{h}" for camera, (h, w) in config.sizes.items()}
     return Request(
-        joints=joints_of(config),
-        fps=config.fps,
-        robot_type=config.robot.type,
+        joints=robot.joints,
+        fps=robot.fps,
+        robot_type=robot.robot_type,
         precision=config.precision,
         opset=config.opset,
         dynamic=config.dynamic,
@@ -133,19 +120,8 @@ def request_of(config: ExportConfig) -> Request:
         tokenizer=config.tokenizer,
         state_numbers=config.state_numbers,
         image_size=config.sizes,
-        stated=stated,
+        stated=told,
     )
-
-
-def joints_of(config: ExportConfig) -> tuple[Joint, ...]:
-    """The joints the user stated, one way or the other. Raises ConfigError for neither, both, or half of one."""
-    if config.robot.type and (config.names or config.units):
-        raise ConfigError("robot.type: names and units come from the table; give either it or --names and --units")
-    if config.robot.type:
-        return joints.of_robot(config.robot.type, config.robot.use_degrees)
-    if config.names and config.units:
-        return joints.of_user(config.names, config.units)
-    raise ConfigError("robot.type: a checkpoint holds neither joint names nor units; give it, or --names and --units")
 
 
 def _size(setting: str, text: str) -> tuple[int, int]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_runtime.errors import ConfigError, ModelError
+from policy_server.engines.hub import cached
 from policy_server.export.checkpoint import Checkpoint
-from policy_server.export.hub import cached
 from policy_server.export.pipeline import NEWLINES, STATE_IN_TEXT, TOKENIZE
 
 FILE = "tokenizer.json"

@@ -30,7 +30,10 @@ from scripts.rig import random_checkpoint
 from scripts.rig.bench import reach, start
 
 CHECKPOINTS = Path(os.environ.get("CHECKPOINTS", random_checkpoint.SMALL))
-NAMES = ("act_so101_pick_place", "act_so101_cubes", "act_random", "smolvla_tiny/checkpoint")
+NAMES = (
+    *("act_so101_pick_place", "act_so101_cubes", "act_random", "smolvla_tiny/checkpoint", "pi0_tiny/checkpoint"),
+    *("pi05_tiny/checkpoint", "diffusion_tiny/ddpm", "diffusion_tiny/ddim", "diffusion_tiny/single"),
+)
 
 
 def export(source: Path, output: Path, *more: str) -> tuple[float, float]:
@@ -46,7 +49,9 @@ def export(source: Path, output: Path, *more: str) -> tuple[float, float]:
 
 def tokenizer(source: Path) -> list[str]:
     """The flag for a language policy's tokenizer, beside or inside its checkpoint."""
-    found = [folder for folder in (source.parent / "vlm", source / "lm") if folder.is_dir()]
+    found = [
+        folder for folder in (source.parent / "vlm", source.parent / "tokenizer", source / "lm") if folder.is_dir()
+    ]
     return [f"--tokenizer={folder}" for folder in found[:1]]
 
 
@@ -93,7 +98,7 @@ def race(what: str, source: Path, made: Path, rounds: int, faster: float) -> Non
 class ExportConfig:
     """Parity, size and time of each checkpoint."""
 
-    full: bool = False  # SmolVLA in its full size too
+    full: bool = False  # SmolVLA in its full size too, and the memory of a PI0 beyond 2 GB
     rounds: int = 15
 
 
@@ -102,7 +107,7 @@ def main(options: ExportConfig) -> None:
         here = Path(work)
         for name in NAMES:
             if (source := CHECKPOINTS / name).is_dir():
-                made = here / name.partition("/")[0]
+                made = here / name.removesuffix("/checkpoint").replace("/", "_")
                 report(made.name, made, *export(source, made, *tokenizer(source)))
         for height, width in ((480, 640), (240, 320)):
             source = here / f"act_{height}"
@@ -110,12 +115,28 @@ def main(options: ExportConfig) -> None:
             made = here / f"act_{height}_bundle"
             report(f"ACT 2x{height}x{width}, random", made, *export(source, made))
         race("ACT 2x240x320, forward", here / "act_240", here / "act_240_bundle", options.rounds, 1.3)
-        race("SmolVLA tiny, whole chunk", CHECKPOINTS / NAMES[-1], here / "smolvla_tiny", options.rounds, 1.5)
+        race(
+            "SmolVLA tiny, whole chunk",
+            CHECKPOINTS / "smolvla_tiny/checkpoint",
+            here / "smolvla_tiny",
+            options.rounds,
+            1.5,
+        )
         if options.full:
             random_checkpoint.write("smolvla", here / "smolvla")
             made = here / "smolvla_bundle"
             report("SmolVLA full size, random", made, *export(here / "smolvla", made, *tokenizer(here / "smolvla")))
             race("SmolVLA full, whole chunk", here / "smolvla", made, 1, 1.5)
+            random_checkpoint.write("pi0", here / "pi0", 96, 128)
+            weights = (here / "pi0" / "model.safetensors").stat().st_size / 1e9
+            for precision in ("fp16", "fp32"):
+                made = here / f"pi0_{precision}"
+                seconds, gigabytes = export(here / "pi0", made, f"--precision={precision}", *tokenizer(here / "pi0"))
+                report(f"PI0 {weights:.1f} GB, random, {precision}", made, seconds, gigabytes)
+                reach(
+                    f"PI0 {weights:.1f} GB, {precision}: memory {gigabytes / weights:.2f} x the weights (reach 2.5)",
+                    gigabytes <= 2.5 * weights,
+                )
 
 
 if __name__ == "__main__":

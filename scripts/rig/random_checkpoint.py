@@ -117,6 +117,50 @@ def smolvla() -> Shapes:
     yield from linear("model.action_time_mlp_out", expert, expert)
 
 
+def pi0(text: int = 1024, hidden: int = 8192, expert: int = 512, layers: int = 16, vision: int = 8) -> Shapes:
+    """By default 2.8 GB: about a fifth of the published one, with its heads and its vision tower's widths."""
+    root = "model.paligemma_with_expert."
+
+    def layer(name: str, width: int, hidden: int) -> Shapes:
+        yield f"{name}.input_layernorm.weight", (width,)
+        yield f"{name}.post_attention_layernorm.weight", (width,)
+        for projection, inputs, outputs in (
+            ("q", width, 2048),
+            ("k", width, 256),
+            ("v", width, 256),
+            ("o", 2048, width),
+        ):
+            yield from linear(f"{name}.self_attn.{projection}_proj", inputs, outputs, bias=False)
+        for projection, inputs, outputs in (("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)):
+            yield from linear(f"{name}.mlp.{projection}_proj", inputs, outputs, bias=False)
+
+    tower = f"{root}paligemma.model.vision_tower.vision_model"
+    yield f"{tower}.embeddings.patch_embedding.weight", (1152, 3, 14, 14)
+    yield f"{tower}.embeddings.patch_embedding.bias", (1152,)
+    yield f"{tower}.embeddings.position_embedding.weight", (16, 1152)
+    for number in range(vision):
+        path = f"{tower}.encoder.layers.{number}"
+        yield from norm(f"{path}.layer_norm1", 1152)
+        yield from norm(f"{path}.layer_norm2", 1152)
+        for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            yield from linear(f"{path}.self_attn.{projection}", 1152, 1152)
+        yield from linear(f"{path}.mlp.fc1", 1152, 4304)
+        yield from linear(f"{path}.mlp.fc2", 4304, 1152)
+    yield from norm(f"{tower}.post_layernorm", 1152)
+    yield from linear(f"{root}paligemma.model.multi_modal_projector.linear", 1152, text)
+    yield f"{root}paligemma.model.language_model.embed_tokens.weight", (8192, text)
+    yield f"{root}paligemma.model.language_model.norm.weight", (text,)
+    yield f"{root}gemma_expert.model.norm.weight", (expert,)
+    for number in range(layers):
+        yield from layer(f"{root}paligemma.model.language_model.layers.{number}", text, hidden)
+        yield from layer(f"{root}gemma_expert.model.layers.{number}", expert, 2048)
+    for name, inputs, outputs in (
+        *(("state_proj", 32, expert), ("action_in_proj", 32, expert), ("action_out_proj", expert, 32)),
+        *(("action_time_mlp_in", 2 * expert, expert), ("action_time_mlp_out", expert, expert)),
+    ):
+        yield from linear(f"model.{name}", inputs, outputs)
+
+
 def weight(name: str, shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
     """What keeps activations near 1 through the layers."""
     if name.endswith("running_var") or (name.endswith("weight") and len(shape) == 1):
@@ -126,11 +170,14 @@ def weight(name: str, shape: tuple[int, ...], random: torch.Generator) -> torch.
 
 
 def write(kind: str, folder: Path, height: int = 480, width: int = 640) -> None:
-    """The checkpoint's files in `folder`, after the small checkpoint of the same kind; SmolVLA's tokenizer in `lm`."""
+    """The checkpoint's files in `folder`, after a small checkpoint in the repository; a tokenizer in `lm`.
+
+    PI0 sees 56 pixels a side and takes two steps, so that its weights are large and its export is not slow.
+    """
     source = SMALL / ("act_so101_pick_place" if kind == "act" else "smolvla_tiny/checkpoint")
     folder.mkdir(parents=True)
     random = torch.Generator().manual_seed(0)
-    shapes = act() if kind == "act" else smolvla()
+    shapes = {"act": act, "smolvla": smolvla, "pi0": pi0}[kind]()
     save_file({name: weight(name, shape, random) for name, shape in shapes}, folder / "model.safetensors")
 
     image = {"type": "VISUAL", "shape": [3, height, width]}
@@ -143,9 +190,12 @@ def write(kind: str, folder: Path, height: int = 480, width: int = 640) -> None:
     if kind == "act":
         config |= {"dim_model": 512, "n_heads": 8, "dim_feedforward": 3200, "n_encoder_layers": 4, "chunk_size": 100}
         config["normalization_mapping"] |= {"VISUAL": "IDENTITY"}
+    elif kind == "pi0":
+        config |= {"type": "pi0", "image_resolution": [56, 56], "num_inference_steps": 2, "dtype": "float32"}
     else:
         config |= {"resize_imgs_with_padding": [512, 512], "num_vlm_layers": 16}
         config["vlm_model_name"] = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
+    if kind != "act":
         (folder / "lm").mkdir()
         shutil.copy(source.parent / "vlm" / "tokenizer.json", folder / "lm")
     (folder / "config.json").write_text(json.dumps(config, indent=4))
@@ -153,6 +203,8 @@ def write(kind: str, folder: Path, height: int = 480, width: int = 640) -> None:
         if path.suffix == ".json":
             pipeline = json.loads(path.read_text())
             for step in pipeline["steps"]:
+                if kind == "pi0":
+                    step["registry_name"] = step["registry_name"].replace("smolvla_new_line", "pi0_new_line")
                 if step["registry_name"] == "normalizer_processor":
                     step["config"] |= {"features": inputs, "norm_map": config["normalization_mapping"]}
             (folder / path.name).write_text(json.dumps(pipeline))
@@ -164,7 +216,7 @@ def write(kind: str, folder: Path, height: int = 480, width: int = 640) -> None:
 class CheckpointConfig:
     """A checkpoint with random weights."""
 
-    kind: Literal["act", "smolvla"]
+    kind: Literal["act", "smolvla", "pi0"]
     folder: Path  # is made
     height: int = 480  # of the cameras
     width: int = 640
