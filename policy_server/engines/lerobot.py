@@ -129,7 +129,8 @@ class LeRobotEngine:
             )
         except Exception as error:  # LeRobot's, draccus', huggingface_hub's, safetensors'
             raise ModelError(f"{path}: LeRobot cannot load it: {_first_line(error)}") from error
-        self._takes_noise = NOISE in inspect.signature(self._lerobot.predict_action_chunk).parameters
+        takes = inspect.signature(self._lerobot.predict_action_chunk).parameters.values()
+        self._takes_noise = any(each.name == NOISE or each.kind is each.VAR_KEYWORD for each in takes)
         self._populate_queues = lerobot.populate_queues
 
     @property
