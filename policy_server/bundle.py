@@ -18,7 +18,7 @@ from edge_runtime.errors import ConfigError, ModelError, UsageError
 from edge_runtime.program import files, schema
 from edge_runtime.program.schema import Distinct, Items, Printable, Range, Rule, nearest, shown
 from edge_runtime.wire import limits
-from edge_runtime.wire.messages import Camera, ExtraState, Joint, Name, Policy
+from edge_runtime.wire.messages import Camera, ExtraState, Floats, Joint, Name, Policy
 
 FORMAT: Literal[2] = 2  # that is written; 1, which is read too, has no `action_scaling` and what stands after it
 STATE = "observation.state"
@@ -28,6 +28,7 @@ TASK = "task"
 SEED = "seed"
 SHIPPED = Path(__file__).parent / "bundles"
 MANIFEST = "manifest.json"
+REFERENCE = "reference.npz"
 _MANIFEST_BYTES = 1 << 20  # far more than a manifest needs
 Format = Literal[1, 2]
 
@@ -183,7 +184,7 @@ class Bundle:
 
         Raises ModelError when there is none, a pickle included.
         """
-        path = self.path / "reference.npz"
+        path = self.path / REFERENCE
         try:
             with files.open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
                 pair = {name: stored[name] for name in stored.files}
@@ -289,6 +290,12 @@ def write(folder: Path, manifest: Manifest) -> None:
     """`manifest.json`, last of all: its `files` are the `digests` of what else is in `folder`."""
     text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def write_reference(folder: Path, observation: Mapping[str, npt.NDArray[Any]], actions: Floats) -> None:
+    """The stored pair, which `export-onnx --check` repeats: an engine's inputs by name, and `action`."""
+    arrays: dict[str, Any] = {ACTION: actions, **observation}
+    np.savez_compressed(folder / REFERENCE, **arrays)
 
 
 def digests(folder: Path) -> dict[str, Digest]:

@@ -7,26 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 import torch
 
-from edge_runtime.wire.messages import Camera, ExtraState, Floats
+from edge_runtime.wire.messages import Camera, ExtraState
 from policy_server import bundle
-from policy_server.bundle import ACTION, FORMAT, IMAGES, STATE, ActionScaling, Manifest
+from policy_server.bundle import FORMAT, IMAGES, STATE, ActionScaling, Manifest
 from policy_server.export.checkpoint import Checkpoint
-from policy_server.export.parity import Observation
 from policy_server.export.policies import Policy
 from policy_server.export.request import Request
-
-REFERENCE = "reference.npz"
-
-
-def write_reference(folder: Path, observation: Observation, actions: Floats) -> None:
-    """The pair that `export-onnx --check` repeats: an engine's inputs by name, and `action`."""
-    arrays: dict[str, Any] = {ACTION: actions, **observation}
-    np.savez_compressed(folder / REFERENCE, **arrays)
 
 
 def manifest_of(

@@ -26,10 +26,13 @@ class ExportConfig:
 
     export-onnx CHECKPOINT --output=DIR --fps=30 --robot.type=so101_follower
     export-onnx CHECKPOINT --output=DIR --fps=30 --names=a.pos,b.pos --units=degrees
+    export-onnx MODEL.onnx --output=DIR --fps=30 --names=a.pos,b.pos --units=degrees
     export-onnx --check=BUNDLE repeats a bundle's own checks on this machine, and needs no torch.
     """
 
-    checkpoint: str | None = None  # a folder written by lerobot-train, or a hub id that is in the local cache
+    checkpoint: str | None = None  # a folder of lerobot-train, a hub id in the local cache, or an ONNX file
+    prefix: Path | None = None  # of a flow whose step is the ONNX file
+    steps: Annotated[int, Range(1, 1000)] | None = None  # of that flow
     output: Path | None = None  # the bundle to write; must not exist
     check: str | None = None  # a bundle: a folder, or the name of a shipped one
     robot: StatedRobot = field(default_factory=StatedRobot)
@@ -89,10 +92,19 @@ def export(config: ExportConfig) -> None:
     if config.output is None:
         raise UsageError("output is missing: --output=DIR, the bundle to write")
     request = request_of(config)
+    own = config.checkpoint.endswith(".onnx")
+    if not own and (config.prefix is not None or config.steps is not None):
+        raise UsageError("prefix: a flow's prefix and steps belong to an ONNX file, not to a checkpoint")
     try:
-        from policy_server.export import checkpoint, exporter
+        if own:
+            from policy_server.export import own_graph
+        else:
+            from policy_server.export import checkpoint, exporter
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed: pip install 'edge-runtime[export]'") from error
+    if own:
+        own_graph.export(Path(config.checkpoint), config.output, request, Progress(), config.prefix, config.steps or 0)
+        return
     exporter.export(checkpoint.locate(config.checkpoint), config.output, request, Progress())
 
 

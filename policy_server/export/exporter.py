@@ -18,7 +18,7 @@ from policy_server.engines import open_engine
 from policy_server.engines.providers import Runtime
 from policy_server.export import checkpoint as checkpoints
 from policy_server.export import reference, statistics
-from policy_server.export.bundle_writer import manifest_of, write_reference
+from policy_server.export.bundle_writer import manifest_of
 from policy_server.export.checkpoint import Checkpoint
 from policy_server.export.folder import new_folder, refuse_existing
 from policy_server.export.graph import GraphOptions, round_weights
@@ -65,7 +65,7 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
             name: array[:STORED]
             for name, array in (references[0].observation if references else observations[0]).items()
         }
-        write_reference(folder, pair, policy.answer(pair))
+        bundle.write_reference(folder, pair, policy.answer(pair))
         manifest = manifest_of(folder, output.name, checkpoint, policy, request, graphs)
         bundle.write(folder, manifest)
 
