@@ -125,6 +125,7 @@ VALUES: Rows = {
         "limits.unfinished_s": ("0", ": 0 is not in 0.1..3600"),
         "limits.idle_s": ("-1", ": -1 is not in 0..1000000"),
         "provider_options": ("{cud: {device_id: 0}}", ".cud: takes no options; did you mean cuda?"),
+        "trusted_proxies": ("10.0.0", ": '10.0.0' is neither an address nor a network"),
         "threads": ("1025", ": 1025 is not in 0..1024"),
         "max_sessions": ("0", ": 0 is not in 1..1024"),
         "max_batch": ("0", ": 0 is not in 1..1024"),
@@ -150,11 +151,14 @@ VALUES: Rows = {
         "units": ("m,s", ": 2 for 3 names; expected one for all or one for each"),
         "fps": ("0", ": 0 is not in 0.1..1000"),
         "state_numbers": ("0", ": 0 is not in 1..4096"),
+        "prefix": ("prefix.onnx", ": a flow's prefix and steps belong to an ONNX file, not to a checkpoint"),
+        "steps": ("0", ": 0 is not in 1..1000"),
         "image_size": ("{top: 640}", ".top: '640' is not WIDTHxHEIGHT, such as 640x480"),
     },
 }
 # Where any value of the type is right, or only a server or an arm can tell.
 FREE = {
+    SERVER: {"device": "engines/test_lerobot.py"},
     START: {
         "model": "test_servers.py",
         "task": "any text",
@@ -167,6 +171,7 @@ CODES = {
     (MODELS, "words"): 64,
     (SERVER, "bundles"): 64,
     (EXPORT, "check"): 64,
+    (EXPORT, "prefix"): 64,
     (PROFILE, "frames"): 74,
 }
 BEFORE: dict[tuple[str, str], tuple[str, ...]] = {
@@ -178,6 +183,7 @@ BEFORE: dict[tuple[str, str], tuple[str, ...]] = {
     (MODELS, "words"): (),
     (EXPORT, "checkpoint"): ("--output=x", "--fps=30", "--robot.type=so101_follower"),
     (EXPORT, "check"): (),
+    (EXPORT, "prefix"): ("c", "--output=x", "--fps=30", "--robot.type=so101_follower"),
     (EXPORT, "robot.type"): ("c", "--output=x", "--fps=30"),
     (EXPORT, "names"): ("c", "--output=x", "--fps=30", "--units=m"),
     (EXPORT, "units"): ("c", "--output=x", "--fps=30", "--names=a,b,c"),
@@ -191,11 +197,18 @@ def is_closed(kind: Any) -> bool:
 
 
 def test_every_setting_has_a_row_here_or_among_the_files() -> None:
+    words: dict[tuple[str, str], list[str]] = {}  # that have the same setting
+    for word, described in WORDS.items():
+        for setting in schema.settings(described.settings):
+            words.setdefault((setting.name, str(setting.kind)), []).append(word)
     missing = [
         f"{each.word} {each.name}"
         for each in settings()
         if not is_closed(each.kind)
-        if each.name not in VALUES.get(each.word, {}) | FREE.get(each.word, {}) | FILES.get(each.word, {})
+        if not any(
+            each.name in VALUES.get(word, {}) | FREE.get(word, {}) | FILES.get(word, {})
+            for word in words[each.name, str(each.kind)]
+        )
     ]
     assert missing == []
     assert is_closed(Literal["a"] | bool | None)
