@@ -3,8 +3,8 @@
 python -m scripts.benches.liars            as root: each address is a network namespace of its own
 
 All ask again at once, always `must_go`, always run dry. The engine takes 20 ms for a batch: of one observation beside
-the liars; of eight, the default, beside the eight with pictures (noise of quality 100), who have an address each. At one
-observation nine addresses that all ask without end have a ninth of the engine each, whatever their pictures cost.
+the liars; of eight, the default, beside the eight with pictures (noise of quality 100), who have an address each. With
+batches of one, nine addresses that ask without end have a ninth of the engine each, whatever their pictures cost.
 """
 
 from __future__ import annotations
