@@ -267,6 +267,7 @@ cdef class ActuatorLoop:
         """Tick at every deadline until `stop`, in the calling thread. Raises ActuatorFault, AccessError."""
         self._must_be_primed()
         before = self._become_realtime()
+        slack_ns = allow_timer_slack(1)
         atomic_store_int(&self._running, 1, memory_order_release)
         try:
             with nogil:
@@ -274,6 +275,7 @@ cdef class ActuatorLoop:
         finally:
             atomic_store_int(&self._running, 0, memory_order_release)
             announce(&self._news)
+            allow_timer_slack(slack_ns)
             leave_realtime(before)
         self._raise_fault()
 

@@ -4,6 +4,10 @@ import os
 
 from libc.errno cimport EPERM
 
+cdef extern from "<sys/prctl.h>" nogil:
+    int PR_SET_TIMERSLACK, PR_GET_TIMERSLACK
+    int prctl(int, unsigned long, unsigned long, unsigned long, unsigned long)
+
 
 cdef enter_realtime(int priority):
     """Ask for SCHED_FIFO, and for memory that stays: what this thread was before, None if refused, and the outcome."""
@@ -26,3 +30,10 @@ cdef leave_realtime(before):
     if before is not None:
         policy, param.sched_priority = before
         pthread_setschedparam(pthread_self(), policy, &param)
+
+
+cdef unsigned long allow_timer_slack(unsigned long slack_ns):
+    """By how much this thread's timers may be late so that wake-ups coincide; what it was. SCHED_FIFO has none anyway."""
+    cdef unsigned long before = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0)
+    prctl(PR_SET_TIMERSLACK, slack_ns, 0, 0, 0)
+    return before

@@ -15,6 +15,7 @@ from typing import Any
 from edge_runtime._realtime import ActuatorLoop, Record
 from edge_runtime.errors import DeviceError
 from edge_runtime.planning.planner import Planner
+from edge_runtime.program import direct
 from edge_runtime.program.schema import check_address
 from edge_runtime.reporting.run_stats import RunStats
 
@@ -71,7 +72,7 @@ class Episodes:
             self._url, data=body, method=method, headers={"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            with direct.urlopen(request, timeout_s) as response:
                 report = json.loads(response.read(_MOST_BYTES))
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise DeviceError(f"reset_url: {method} {self._url} failed: {error}") from error

@@ -287,15 +287,61 @@ def test_stream_that_ends_is_opened_again(
     server: MjpegServer, open_camera: Callable[..., OpenCVCamera], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "edge_runtime.cameras")
-    front = open_camera()
+    front = open_camera(Clock(1))  # a second from frame to frame
     front.wait(GREETING - 1, PATIENCE_S)
-    server.greeting = [shade(number) for number in range(11, 15)]
+    server.greeting = [shade(number) for number in range(11, 25)]
     server.hang_up()
     server.wait_for_connections(2)
-    assert shown(front.wait(GREETING + 3, PATIENCE_S)) == 14
+    assert shown(front.wait(GREETING + 13, PATIENCE_S)) == 24
     assert front.failures == 1
     said = [record.getMessage() for record in caplog.records]
     assert said == [f"camera front: {server.url} stopped delivering frames; trying again", "camera front is back"]
+
+
+def test_one_picture_a_connection_is_said_once_and_asked_for_ever_later(
+    open_camera: Callable[..., OpenCVCamera], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    enough = threading.Event()
+
+    class BackOff(tuple[float, ...]):
+        def __getitem__(self, index: Any) -> Any:
+            waited.append(index)
+            if len(waited) == 6:
+                enough.set()
+            return 0.0
+
+    monkeypatch.setattr(opencv, "BACK_OFF_S", BackOff(opencv.BACK_OFF_S))
+    picture = cv2.imencode(".jpg", np.full((96, 96, 3), 80, np.uint8))[1].tobytes()
+
+    class Snapshot(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "image/jpeg")
+            self.send_header("Content-Length", str(len(picture)))
+            self.end_headers()
+            self.wfile.write(picture)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Snapshot) as snapshots:
+        threading.Thread(target=snapshots.serve_forever, daemon=True).start()
+        config = OpenCVCameraConfig(index_or_path=f"http://127.0.0.1:{snapshots.server_port}/")
+        with OpenCVCamera("front", config):
+            assert enough.wait(PATIENCE_S)
+        snapshots.shutdown()
+    assert waited[:6] == [0, 1, 2, 3, 4, 4]
+    assert len([record for record in caplog.records if "trying again" in record.getMessage()]) == 1
+
+
+def test_a_shells_proxy_is_not_the_way_to_a_camera(
+    server: MjpegServer, open_camera: Callable[..., OpenCVCamera], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert open_camera().latest() is not None
 
 
 def test_silent_stream_is_opened_again(

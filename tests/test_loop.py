@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import select
@@ -677,24 +678,31 @@ def test_ticks_stay_on_the_grid_of_the_first_deadline() -> None:
 
 def test_real_time_ends_with_run_and_the_outcome_is_told() -> None:
     policies: list[int] = []
+    slacks: list[int] = []
+
+    def slack_ns() -> int:
+        return ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)  # PR_GET_TIMERSLACK
 
     class Watched(Arm):
         def read(self) -> npt.NDArray[np.float64]:
             policies.append(os.sched_getscheduler(0))
+            slacks.append(slack_ns())
             return super().read()
 
     loop = loop_of(Watched(), fps=1000, realtime="try", priority=7)
     assert loop.realtime_outcome == "not started"
-    before = os.sched_getscheduler(0)
+    before, slack_before = os.sched_getscheduler(0), slack_ns()
     stopper = threading.Thread(target=lambda: (loop.wait(3, 10), loop.stop()))
     stopper.start()
     loop.run()
     stopper.join()
     assert os.sched_getscheduler(0) == before
+    assert slack_ns() == slack_before
     if policies[0] == os.SCHED_FIFO:
         assert loop.realtime_outcome.startswith("SCHED_FIFO 7")
     else:
         assert loop.realtime_outcome.startswith("no SCHED_FIFO 7: needs CAP_SYS_NICE")
+        assert slacks[0] == 1  # nanosecond: an ordinary thread's timers are late by 50 us
 
 
 REFUSED = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ import cv2
 from edge_runtime.cameras import v4l2
 from edge_runtime.config import OpenCVCameraConfig
 from edge_runtime.errors import AccessError, CameraError
+from edge_runtime.program import direct
 
 CONNECT_S = 2.0  # for a network camera to answer; its first frame then has `warmup_s`
 READ_S = 2.0  # a network camera silent for longer has ended
@@ -97,6 +97,7 @@ class Source:
             raise CameraError(f"{self.path} gives {'; '.join(wrong)}" + (f"; it offers {offered}" if offered else ""))
 
     def _connect_url(self, config: OpenCVCameraConfig) -> cv2.VideoCapture:
+        direct.tell_ffmpeg()
         # Opening decodes the first frames to learn what they are. One decoding thread: more would each hold one back.
         capture = cv2.VideoCapture(
             self.path,
@@ -134,7 +135,7 @@ def _what_is_wrong_with(url: str, warmup_s: float) -> str:
     if not url.startswith(("http://", "https://")) or "@" in urlsplit(url).netloc:
         return "cannot be opened"
     try:
-        with urllib.request.urlopen(url, timeout=CONNECT_S) as answer:
+        with direct.urlopen(url, CONNECT_S) as answer:
             kind = answer.headers.get_content_type()
     except urllib.error.HTTPError as error:
         return f"answers {error.code} {error.reason}"

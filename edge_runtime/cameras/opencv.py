@@ -18,6 +18,7 @@ from edge_runtime.cameras import CameraFrame
 from edge_runtime.cameras.capture import Source
 from edge_runtime.config import OpenCVCameraConfig
 from edge_runtime.errors import CameraError, EdgeRuntimeError
+from edge_runtime.program.spell import Spell
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class OpenCVCamera:
         self._sample = 0
         self._since_ns = 0  # the first frame of this connection
         self._changes: deque[int] = deque()  # when frames changed, over the last RATE_WINDOW_S
-        self._lost = False
+        self._trouble = Spell()
         self._slow = False
 
     def open(self) -> None:
@@ -123,7 +124,6 @@ class OpenCVCamera:
     def _run(self) -> None:
         attempts = 0
         while not self._stopping.is_set():
-            came = self.frames
             try:
                 self._read()
             except Exception as error:  # of any kind: while this thread lives, the camera may come back
@@ -133,10 +133,10 @@ class OpenCVCamera:
                         self._news.notify_all()
                     return
                 self.failures += 1
-                attempts = 0 if self.frames > came else attempts + 1
-                if not self._lost:
+                # A connection that ended before the spell was over is one more attempt, whatever it delivered.
+                attempts = attempts + 1 if self._trouble.lasts else 0
+                if self._trouble.fails(self._clock_ns() / 1e9):
                     log.warning("camera %s: %s; trying again", self.name, error)
-                    self._lost = True
                 self._stopping.wait(BACK_OFF_S[min(attempts, len(BACK_OFF_S) - 1)])
 
     def _read(self) -> None:
@@ -192,9 +192,8 @@ class OpenCVCamera:
                 self._changes.append(time_ns)
             rate = self._rate(time_ns)
             self._news.notify_all()
-        if self._lost:
+        if self._trouble.succeeds(time_ns / 1e9):
             log.info("camera %s is back", self.name)
-            self._lost = False
         self._judge(rate, time_ns)
 
     def _rate(self, now_ns: int) -> float:

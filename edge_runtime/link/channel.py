@@ -11,7 +11,7 @@ import grpc
 
 from edge_runtime.config import TlsConfig
 from edge_runtime.errors import AccessError, ConfigError
-from edge_runtime.program import credentials
+from edge_runtime.program import credentials, direct
 from edge_runtime.program.schema import split_address
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.use_local_subchannel_pool", 1),  # a fresh channel is a fresh connection, with no old back-off
     ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),  # a laptop's http_proxy is not the way to an arm's server
+    direct.GRPC,
 )
 
 

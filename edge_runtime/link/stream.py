@@ -15,6 +15,7 @@ from edge_runtime.errors import EdgeRuntimeError, ProtocolError, StreamError
 from edge_runtime.link.channel import Access
 from edge_runtime.link.connection import ATTEMPT_S, DESCRIBE, Broken, Connection, connect, translate
 from edge_runtime.link.traffic import Traffic
+from edge_runtime.program.spell import Spell
 from edge_runtime.timing import StageTimes
 from edge_runtime.wire import codec, envelope
 from edge_runtime.wire.fit import differences
@@ -132,7 +133,9 @@ class PolicyStream:
                             if found:
                                 raise ProtocolError(f"{address} welcomed another robot: " + "; ".join(found))
                             self.reconnects += bool(hello.digest)
-                            log.info("%s to %s", "reconnected" if hello.digest else "connected", address)
+                            if not hello.digest or patience.news:
+                                log.info("%s to %s", "reconnected" if hello.digest else "connected", address)
+                                patience.news = False
                             hello = replace(hello, digest=message.policy.digest)
                             conversation.connected(message.policy)
                         elif isinstance(message, Ping):
@@ -162,18 +165,27 @@ class _Patience:
 
     def __init__(self, give_up_after_s: float) -> None:
         self._give_up_after_s = give_up_after_s
-        self.renew()
+        self._attempts = 0
+        self._since_s: float | None = None  # nobody has answered
+        self._trouble = Spell()
+        self.news = False  # it was said that there is no stream, and not yet that there is one again
 
     def renew(self) -> None:
-        self._attempts, self._since_s = 0, 0.0
+        """An answer came: there is a server. One that breaks each stream after an answer still is asked ever later."""
+        self._since_s = None
+        if self._trouble.succeeds(time.monotonic()):
+            self._attempts = 0
 
     def once_more(self, cancelled: threading.Event, reason: EdgeRuntimeError) -> None:
         if not isinstance(reason, Broken):
             raise reason
         now_s = time.monotonic()
-        if self._attempts == 0:
-            self._since_s = now_s
+        if self._trouble.fails(now_s):
+            self._attempts = 0
+            self.news = True
             log.warning("no stream: %s; trying again", reason)
+        if self._since_s is None:
+            self._since_s = now_s
         waited_s = now_s - self._since_s
         if self._give_up_after_s and waited_s >= self._give_up_after_s:
             raise StreamError(f"server_address: {reason} (for {waited_s:.3g} s: give_up_after_s)") from reason

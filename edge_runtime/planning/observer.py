@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 from edge_runtime._realtime import Record
 from edge_runtime.planning.sensors import CannotSee, Sensors
 from edge_runtime.planning.threshold import Threshold
+from edge_runtime.program.spell import Spell
 from edge_runtime.timing import LatencyWindow, StageTimes
 from edge_runtime.wire.messages import Observation
 
@@ -53,7 +54,7 @@ class Observer:
         self._not_before_ns = 0
         self._began_ns = 0  # the episode: a record from before it says nothing of it
         self._quiet_until_ns = 0
-        self._blind = ""
+        self._blind: defaultdict[str, Spell] = defaultdict(Spell)  # by reason
         self.skip_s = 0.0
 
     def decide(self, record: Record, now_ns: int) -> bool | None:
@@ -73,13 +74,13 @@ class Observer:
             extra_state = self._sensors.extra_state()
         except CannotSee as blind:
             self._counts[f"unsent_{blind.reason}"] += 1
-            if blind.reason != self._blind:
+            if self._blind[blind.reason].fails(self._clock_ns() / 1e9):
                 log.warning("observations pause: %s", blind)
-                self._blind = blind.reason
             return None
-        if self._blind:
+        now_s = self._clock_ns() / 1e9
+        over = [spell.succeeds(now_s) for spell in self._blind.values()]
+        if any(over) and not any(spell.lasts for spell in self._blind.values()):
             log.info("observations go on")
-            self._blind = ""
         self._stages.record("capture", (self._clock_ns() - record.time_ns) / 1e9)
         return Observation(
             id=number,

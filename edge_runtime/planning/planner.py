@@ -157,6 +157,7 @@ class Planner:
         self._connected = False
         self._in_flight: _Sent | None = None
         self._sent: dict[int, _Sent] = {}
+        self._lost: set[int] = set()  # those of `_sent` that are no longer waited for: how late they come is no latency
         self._next_id = 1
         self._session = random.SystemRandom().getrandbits(48)
         self._failures = 0
@@ -259,8 +260,8 @@ class Planner:
 
     @property
     def lost_after_s(self) -> float:
-        """An answer that is missing for so long counts as lost."""
-        return max(LOST_AFTER_S, 3 * self.latency.quantile())
+        """An answer that is missing for so long counts as lost: later, nothing of its chunk could be executed."""
+        return min(max(LOST_AFTER_S, 3 * self.latency.quantile()), self.rows / self._fps + LATE_BY_S)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -285,6 +286,7 @@ class Planner:
         if (now_ns - self._in_flight.sent_ns) / 1e9 < self.lost_after_s:
             return True
         self.counts["lost"] += 1
+        self._lost.add(self._in_flight.observation.id)
         self._in_flight = None
         self._link.suspect()
         return False
@@ -295,6 +297,7 @@ class Planner:
         self._sent[sent.observation.id] = sent
         while len(self._sent) > _REMEMBERED:
             del self._sent[next(iter(self._sent))]
+        self._lost &= self._sent.keys()
         self.counts["sent"] += 1
         self.counts["must_go"] += sent.observation.must_go
 
@@ -320,7 +323,8 @@ class Planner:
             return
         self.counts["chunks_merged" if taken else "chunks_stale"] += 1
         round_trip_s = (merged_ns - sent.seen_ns) / 1e9
-        self.latency.record(round_trip_s)
+        if observation.id not in self._lost:
+            self.latency.record(round_trip_s)
         self.stages.record("round_trip", round_trip_s)
         self.stages.record("merge", (merged_ns - now_ns) / 1e9)
         for stage in SERVER_STAGES:

@@ -145,6 +145,20 @@ def test_a_killed_server_is_found_again_with_the_digest_seen_before(server: Scri
     assert isinstance(running.heard.wait_for("answered"), Chunk)
 
 
+def test_streams_that_break_after_an_answer_are_said_once(
+    server: ScriptedServer, running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1, 4):
+        running.heard.wait_for("connected")
+        assert running.stream.send(observation(number))
+        running.heard.wait_for("answered")
+        server.kill()
+        running.heard.wait_for("disconnected")
+        server.restart()
+    running.heard.wait_for("connected")
+    assert len([record for record in caplog.records if "trying again" in record.getMessage()]) == 1
+
+
 def test_a_policy_replaced_within_the_stream_is_taken_and_expected_from_then_on(
     server: ScriptedServer, running: Running
 ) -> None:

@@ -13,7 +13,6 @@ import json
 import math
 import statistics
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edge_runtime.config import Mode
+from edge_runtime.program import direct
 from edge_runtime.tools.demo.processes import Process, ours
 
 MODES: tuple[Mode, ...] = ("sequential", "async")
@@ -164,7 +164,7 @@ class Comparison:
             arguments.append(f"--robot.cameras={json.dumps(cameras)}")
         with Process(f"runtime-{mode}", ours("edge_runtime", *arguments), self.folder) as runtime:
             while runtime.process.poll() is None:
-                with urllib.request.urlopen(f"{arm['http']}/episode", timeout=5) as response:
+                with direct.urlopen(f"{arm['http']}/episode", 5) as response:
                     watcher.progress(mode, json.load(response), arm["cameras"])
                 time.sleep(POLL_S)
             runtime.finish()

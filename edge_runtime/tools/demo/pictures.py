@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import cv2
 import numpy as np
 
 from edge_runtime.config import Mode
+from edge_runtime.program import direct
 from edge_runtime.tools.demo.comparison import Run
 from edge_runtime.wire.messages import Pixels
 
@@ -103,7 +103,7 @@ def _pyplot() -> Any:
 
 def _snapshot(url: str) -> Pixels:
     """The next frame of an MJPEG stream."""
-    with urllib.request.urlopen(url, timeout=5) as stream:
+    with direct.urlopen(url, 5) as stream:
         length = 0
         while line := stream.readline().strip():
             if line.lower().startswith(b"content-length:"):

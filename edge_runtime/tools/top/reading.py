@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import time
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_runtime.errors import StreamError
+from edge_runtime.program import direct
 
 PREFIX = "edge_runtime_"
 ANSWER_S = 2.0
@@ -34,7 +34,7 @@ class Reading:
 def read(url: str) -> Reading:
     """Ask once. Raises StreamError when nobody answers, or somebody else."""
     try:
-        with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
+        with direct.urlopen(url, ANSWER_S) as answer:
             body = answer.read().decode()
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
