@@ -22,7 +22,7 @@ from policy_server.export.bundle_writer import manifest_of
 from policy_server.export.checkpoint import Checkpoint
 from policy_server.export.folder import new_folder, refuse_existing
 from policy_server.export.graph import GraphOptions, round_weights
-from policy_server.export.parity import Difference, Observation, cases, random_observations
+from policy_server.export.parity import MAX_NORMALISED, Difference, Observation, cases, random_observations
 from policy_server.export.policies import build
 from policy_server.export.progress import Progress
 from policy_server.export.reference import Reference
@@ -82,12 +82,12 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
         if halve:
             rounding = Difference.of(exact, expected, scale)
             say(f"  cost of float16 weights: {rounding}")
-            rounding.require("float16 against float32 weights", np.inf, MAX_ROUNDING)
+            rounding.require("float16 against float32 weights", MAX_ROUNDING)
             parity["rounding"] = asdict(rounding)
         for known in references:
             against = hold_against(known, engine.infer, scale)
             say(f"  {known.name}: {against}")
-            against.require(known.name, *((np.inf, MAX_ROUNDING) if halve else ()))
+            against.require(known.name, MAX_ROUNDING if halve else MAX_NORMALISED)
             parity["references"][known.name] = asdict(against)
         bundle.write(folder, replace(manifest, parity=parity))
     say(f"wrote {output}")

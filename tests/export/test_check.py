@@ -87,6 +87,9 @@ def test_a_joint_that_never_moved_hides_no_other() -> None:
     other = expected + np.float32([0, 1e-4])
     difference = Difference.of([expected], [other], np.array([0.0, 1e-2]))
     assert difference.max_abs_normalised == pytest.approx(1e-2)
+    still = Difference.of([expected], [expected + np.float32([2e-3, 0])], np.array([0.0, 1e-2]))
+    with pytest.raises(ModelError, match=r"2\.00e-03 joint units"):
+        still.require("it")  # and is held to 1e-3 units itself
     with pytest.raises(ModelError, match="normalised"):
         difference.require("it")
 

