@@ -163,6 +163,8 @@ def pi0(text: int = 1024, hidden: int = 8192, expert: int = 512, layers: int = 1
 
 def weight(name: str, shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
     """What keeps activations near 1 through the layers."""
+    if "gemma" in name and len(shape) == 1 and "vision" not in name and "projector" not in name:
+        return 0.1 * torch.rand(shape, generator=random)  # Gemma multiplies by one plus its norms
     if name.endswith("running_var") or (name.endswith("weight") and len(shape) == 1):
         return 1 + 0.1 * torch.rand(shape, generator=random)
     spread = 0.02 if len(shape) == 1 or "embed" in name else math.prod(shape[1:]) ** -0.5
