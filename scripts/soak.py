@@ -1,6 +1,7 @@
 """Seeded faults, one after another, on a running arm: does it come back in time, and does it keep every promise?
 
 python -m scripts.soak --faults=60 --seed=0
+python -m scripts.soak --steps=true    each bus transaction of a start, a run and a stop fails once, on a virtual clock
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from scripts.rig.bench import start
 from scripts.rig.soaking.faults import FAULTS, Fault
 from scripts.rig.soaking.judge import BusJudge, Watch
 from scripts.rig.soaking.stage import Stage
+from scripts.rig.steps.sweep import sweep
 
 if TYPE_CHECKING:
     from edge_runtime.reporting.run_stats import RunStats
@@ -44,6 +46,8 @@ class SoakConfig:
     only: str = ""  # faults whose name contains it
     output: Path = Path("soak.log")  # the runtime's log
     debug: bool = False
+    steps: bool = False  # instead: a failure at every bus transaction of starts, runs and stops
+    quick: bool = False  # with `steps`: one kind of failure at each transaction
 
     def __post_init__(self) -> None:
         if not any(self.only in fault.name for fault in FAULTS):
@@ -60,6 +64,8 @@ class Tally:
 
 
 def main(config: SoakConfig) -> int:
+    if config.steps:
+        return every_step(config.quick)
     logging.basicConfig(
         filename=config.output, filemode="w", level=logging.INFO, format="%(asctime)s %(name)s: %(message)s"
     )
@@ -73,6 +79,15 @@ def main(config: SoakConfig) -> int:
             torment = Torment(config, stage, watch, BusJudge(settings.robot.max_speed, settings.fps))
             run_beside(torment, runtime)
     return torment.verdict()
+
+
+def every_step(quick: bool) -> int:
+    """Print every violation and the count; 1 if there is one."""
+    lived, violations = sweep(0 if quick else 1)
+    for said in violations:
+        print(f"VIOLATION: {said}")
+    print(f"steps: {lived} combinations, {len(violations)} violations")
+    return 1 if violations else 0
 
 
 def run_beside(torment: Torment, runtime: Runtime) -> None:

@@ -151,17 +151,18 @@ def park(
     speed = min(max_speed or PARK_SPEED, PARK_SPEED)
     ways = (abs(axis.rest - start[axis.servo]) / axis.ticks_per_unit for axis in axes)
     travel_s = max(ways, default=0.0) / speed
+    travelled_s = 0.0  # not by the clock: what waits for a lost answer does not catch up at once
     line = _Passing(bus, _PARK_FAILURES)
     began = clock.now()
     while not clock.wait(_PARK_PERIOD_S, hurry):
-        elapsed = clock.now() - began
-        if elapsed > timeout_s:
+        travelled_s += _PARK_PERIOD_S
+        if clock.now() - began > timeout_s:
             logger.warning("not at rest after %.1f s: the arm is let go where it is", timeout_s)
             return False
-        part = min(elapsed / travel_s, 1.0) if travel_s else 1.0
+        part = min(travelled_s / travel_s, 1.0) if travel_s else 1.0
         goals = {axis.servo: round(start[axis.servo] + part * (axis.rest - start[axis.servo])) for axis in axes}
         line.attempt(None, bus.sync_write, "Goal_Position", goals)
-        if part == 1.0 and (line.attempt(False, _is_at_rest, bus, axes) or elapsed > travel_s + _SETTLE_S):
+        if part == 1.0 and (line.attempt(False, _is_at_rest, bus, axes) or travelled_s > travel_s + _SETTLE_S):
             return True
     return False
 

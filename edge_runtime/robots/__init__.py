@@ -47,7 +47,7 @@ class Robot(Protocol):
         """Find the robot and check that it is the one of the configuration."""
 
     def prepare(self, before_torque: Callable[[], None] = ..., stop: threading.Event | None = None) -> Vector:
-        """Make the present position the goal, call `before_torque`, then torque on; the present position.
+        """Call `before_torque`, make the present position the goal, then torque on; the present position.
 
         What must move for that does so only until `stop` is set.
         """

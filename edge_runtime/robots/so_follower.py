@@ -95,11 +95,12 @@ class SOFollower:
     def prepare(self, before_torque: Callable[[], None] = lambda: None, stop: threading.Event | None = None) -> Vector:
         """Set the servos up as LeRobot does and energise them where the arm is; that position.
 
-        In this order, so that no force ever meets a goal that is elsewhere: the position is read (twice), made the
-        goal and the goal read back; then memory, `before_torque`, the position again where there is not all force yet,
-        the limits, torque. An arm that a `hold` keeps up keeps its torque, unless a register must be written that a
-        servo keeps over power-off: then it is let down first. A joint that is a little outside its calibrated range is
-        led in at max_speed, until `stop` is set. BusError when it is far outside, or positions cannot be trusted.
+        In this order, so that no force ever meets a goal that is elsewhere: the position is read (twice), then
+        `before_torque`, for from here on the arm is ours to stop; the position is made the goal and the goal read back;
+        then memory (and `before_torque` again), the position again where not all force is there, the limits, torque.
+        An arm that a `hold` keeps up keeps its torque, unless a register must be written that a servo keeps over
+        power-off: then it is let down first. A joint that is a little outside its calibrated range is led in at
+        max_speed, until `stop` is set. BusError when it is far outside, or positions cannot be trusted.
         """
         bus, servos = self._bus, list(IDS.values())
         so_condition.check(bus, self._config)  # again: the server may have been waited for since `open`
@@ -108,12 +109,15 @@ class SOFollower:
         present = so_servos.steady_positions(bus, servos)
         so_servos.tell_other_goals(bus, energised, present)
         self._torque_limits = limits  # from here on we change it, and must end it
+        rest = self._rest
+        self._rest = self._inside(present) | rest  # after a fault that of the first time
+        before_torque()  # it may be on already
         bus.establish("Goal_Position", present)
         if self._write_memory(energised):
             energised = []
             present = so_servos.steady_positions(bus, servos)
-        self._rest = {**self._inside(present), **self._rest}  # of the first time, after a fault
-        before_torque()
+            self._rest = self._inside(present) | rest
+            before_torque()  # limits and counts may be others now
         full = self._torque_limits  # servos copy it at power-on only
         left = bus.read_all("Torque_Limit", servos)
         weak = [servo for servo in servos if servo not in energised or left[servo] < full[servo]]

@@ -17,6 +17,7 @@ IDS = {joint: number for number, joint in enumerate(JOINTS, start=1)}
 GRIPPER = "gripper"
 STILL_TICKS = 10  # between two readings of an arm at rest
 STEADY_READINGS = 10
+AGAIN = 3  # readings, of an arm that was still
 ATTEMPTS = 5  # to give a servo its force
 FAR_GOAL_DEGREES = 3.0  # more than gravity makes a joint that holds itself up hang
 
@@ -126,7 +127,8 @@ def steady_positions(bus: Bus, servos: Collection[int]) -> dict[int, int]:
 def energise(bus: Bus, limits: Mapping[int, int]) -> dict[int, int]:
     """Give the servos of `limits` (id -> Torque_Limit) their force where they are, which is returned.
 
-    At every attempt the position is read and made the goal anew: an arm may sink while a lost answer is waited for.
+    At every attempt the position is read and made the goal anew, and read once more before force is given: an arm may
+    sink while a lost answer is waited for.
     BusError names the servos that did not confirm.
     """
     here: dict[int, int] = {}
@@ -137,6 +139,9 @@ def energise(bus: Bus, limits: Mapping[int, int]) -> dict[int, int]:
         present = steady_positions(bus, left)
         bus.sync_write("Goal_Position", present)
         if bus.sync_read("Goal_Position", left, tries=1) != present:
+            continue
+        still = bus.agreed("Present_Position", left, STILL_TICKS, AGAIN)
+        if any(servo not in still or abs(still[servo] - present[servo]) > STILL_TICKS for servo in left):
             continue
         bus.sync_write("Torque_Limit", {servo: limits[servo] for servo in left})
         bus.sync_write("Torque_Enable", dict.fromkeys(left, 1))

@@ -80,10 +80,14 @@ class Line:
         if not self._thread.is_alive():
             act()
             return
+        self.soon(act).result()
+
+    def soon(self, act: Callable[[], None]) -> Future[None]:
+        """Have the thread do `act` before it hears more; from `hear` too."""
         done: Future[None] = Future()
         self._calls.append((act, done))
         os.eventfd_write(self._wake, 1)
-        done.result()
+        return done
 
     def plug(self) -> None:
         """Open a new pty and point the link to it, unless plugged in already."""

@@ -1,4 +1,4 @@
-"""The matrix in docs/faults.md: every row has a test, and the test is there."""
+"""The tables in docs/faults.md and docs/safety.md: every row has a test, and the test is there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_row_of_the_matrix_names_a_test_that_is_there() -> None:
-    page = ROOT / "docs" / "faults.md"
+@pytest.mark.parametrize(("name", "least"), [("faults.md", 25), ("safety.md", 8)])
+def test_every_row_of_the_matrix_names_a_test_that_is_there(name: str, least: int) -> None:
+    page = ROOT / "docs" / name
     if not page.exists():
         pytest.skip("not in a checkout")
     rows = [line for line in page.read_text().splitlines() if line.startswith("| ") and "**" not in line][2:]
-    assert len(rows) > 25
+    assert len(rows) > least
     existing = {
         name
         for path in (ROOT / "tests").rglob("test_*.py")

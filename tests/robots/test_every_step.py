@@ -2,75 +2,78 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
-from edge_runtime.errors import BusError
-from edge_runtime.motors.stopping import LIMP_S
-
-from .bench import POSE, Hurry, Stage
-
-SUNK = [1500, 2300, 2100, 2200, 2300, 2500]
-DEGREE = 12  # counts
-KINDS = ("silent", "deaf", "full")
+from edge_runtime.motors import stopping
+from edge_runtime.motors.bus import Bus
+from edge_runtime.robots import so_servos
+from scripts.rig.steps.judge import judge
+from scripts.rig.steps.life import Step, live
+from scripts.rig.steps.sweep import steps
 
 
-def sink(stage: Stage) -> None:
-    """Torque is on from before, and the arm sinks from its goal with the little force that was left to it."""
-    arm = stage.arm
-    arm.place(SUNK)
-    for servo, goal in zip(arm.servos.values(), POSE, strict=True):
-        servo.set("Torque_Enable", 1)
-        servo.set("Torque_Limit", 0)
-        servo.set("Goal_Position", goal)
-    stage.robot._torque_limits = {}
-    arm.advance()
-    arm.moments.clear()
-    stage.port.requests = 0
-
-
-def run(stage: Stage) -> None:
-    """A start, and a limp; what must hold of every one, whatever the line does."""
-    with suppress(BusError):
-        stage.robot.prepare()
-    began = stage.clock.seconds
-    with suppress(BusError):
-        stage.robot.stop("limp", Hurry())
-        assert not any(stage.arm.values("Torque_Enable")) or not stage.robot._torque_limits
-    assert stage.clock.seconds - began <= LIMP_S
-    stage.arm.advance()
-    positions = np.array([moment.positions for moment in stage.arm.moments])
-    # Gravity pulls towards greater counts: nothing rises by itself, and what has no weight stays.
-    rise = np.maximum.accumulate(positions) - positions
-    assert rise.max() <= DEGREE
-    assert np.abs(positions - SUNK)[:, [0, 4, 5]].max() <= DEGREE
-    for before, after in pairwise(stage.arm.moments):
-        for joint in range(6):
-            if after.torque[joint] and not before.torque[joint]:
-                assert abs(after.goals[joint] - after.positions[joint]) <= DEGREE
-
-
-def sweep(stage: Stage, kinds: tuple[str, ...], span: int) -> None:
-    """From each request of a run on, `span` of them fail; the kind changes from one to the next."""
-    sink(stage)
-    run(stage)
-    for step in range(1, stage.port.requests + 1):
-        kind = kinds[step % len(kinds)]
-        sink(stage)
-        stage.port.fail = lambda number, data: kind if step <= number < step + span else "ok"  # noqa: B023
-        run(stage)
-        stage.port.fail = lambda number, data: "ok"
-
-
-def test_whichever_request_fails_the_arm_does_not_move_by_itself(stage: Stage) -> None:
-    sweep(stage, KINDS, 1)
+@pytest.mark.parametrize(("part", "policy"), [("start", "limp"), ("stop", "limp"), ("stop", "park")])
+def test_whichever_request_fails_the_arm_does_not_move_by_itself(tmp_path: Path, part: Any, policy: Any) -> None:
+    lived = 0
+    for step in steps(tmp_path, [(part, policy)], every=0):
+        assert not judge(live(tmp_path, step))
+        lived += 1
+    assert lived >= 20
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("span", [1, 8, 10_000])
-def test_whichever_requests_fail_and_however_many(stage: Stage, kind: str, span: int) -> None:
-    sweep(stage, (kind,), span)
+@pytest.mark.parametrize("part", ["run", "supervisor", "first start"])
+def test_whichever_requests_fail_while_the_arm_runs_it_keeps_its_limits(tmp_path: Path, part: Any) -> None:
+    for step in steps(tmp_path, [(part, "limp")], every=0):
+        assert not judge(live(tmp_path, step))
+
+
+# Each rule can fail: the product as it was before, put back.
+
+
+def force_before_goal(patch: pytest.MonkeyPatch) -> None:
+    """Limits and torque first, then where the arm is becomes its goal."""
+
+    def energise(bus: Bus, limits: Mapping[int, int]) -> dict[int, int]:
+        bus.sync_write("Torque_Limit", limits)
+        bus.sync_write("Torque_Enable", dict.fromkeys(limits, 1))
+        present = so_servos.steady_positions(bus, list(limits))
+        bus.sync_write("Goal_Position", present)
+        return present
+
+    establish = Bus.establish
+    patch.setattr(so_servos, "energise", energise)
+    patch.setattr(Bus, "establish", lambda bus, name, values: name == "Goal_Position" or establish(bus, name, values))
+
+
+def ramp_from_full_force(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stopping, "_settle", lambda bus, torque_limits: dict(torque_limits))
+
+
+def errors_end_the_ramp(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stopping._Passing, "attempt", lambda passing, otherwise, act, *what: act(*what))
+
+
+@pytest.mark.parametrize(
+    ("mutate", "step", "said"),
+    [
+        (force_before_goal, Step("start", "limp", "none", 0), "is given force"),
+        (ramp_from_full_force, Step("start", "limp", "killed", 22), "is given force"),
+        (errors_end_the_ramp, Step("supervisor", "limp", "write not taken", 9), "torque is still on"),
+    ],
+)
+def test_what_was_wrong_once_is_seen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Callable[[pytest.MonkeyPatch], None],
+    step: Step,
+    said: str,
+) -> None:
+    assert not judge(live(tmp_path, step))
+    mutate(monkeypatch)
+    violations = judge(live(tmp_path, step))
+    assert any(said in violation for violation in violations), violations

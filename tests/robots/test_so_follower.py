@@ -134,10 +134,11 @@ def test_a_stale_goal_is_replaced_before_torque(robot: SOFollower, arm: VirtualB
     arm.inject({"fault": "register", "name": "Goal_Position", "value": 3000})
     robot.prepare()
     registers = ("Present_Position", "Goal_Position", "Torque_Enable")
-    assert sequence(arm, *registers)[-5:] == [
+    assert sequence(arm, *registers)[-6:] == [
         "read Present_Position",
         "write Goal_Position",
         "read Goal_Position",  # it did arrive
+        "read Present_Position",  # and the arm is there still
         "write Torque_Enable",
         "read Torque_Enable",
     ]
