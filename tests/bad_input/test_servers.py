@@ -292,7 +292,8 @@ BUNDLES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another type": (
         lambda b: put(b, '"type": "act"', '"type": "atc"'),
-        "{bundle}/manifest.json: type: 'atc' is not one of [act, graph, flow, smolvla, pi0, pi05, diffusion]; did you mean act?",
+        "{bundle}/manifest.json: type: 'atc' is not one of [act, graph, flow, smolvla, pi0, pi05, diffusion]; did you "
+        "mean act?",
     ),
     "half a manifest": (
         lambda b: os.truncate(b / "manifest.json", 700),
