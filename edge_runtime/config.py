@@ -204,6 +204,7 @@ class StartConfig:
     actions_per_chunk: Annotated[int, Range(1, 4096)] | None = None  # by default all of a chunk; sequential: half of it
     chunk_size_threshold: Part | Literal["auto"] = "auto"  # ask when the queue holds at most this part of a chunk
     starve_risk: Annotated[float, Range(1e-4, 0.5)] = 0.01  # auto: chance that the queue runs dry before a chunk comes
+    auto_floor: Part = 0.5  # auto: ask at this part of a chunk at the latest, unless the server is overloaded
     aggregate_fn_name: str | None = None  # a name or module:function; by default linear_blend, or as it was trained
     similarity: Literal["joint", "joint+image"] = "joint"  # what the server compares to skip what adds nothing
     similarity_tolerance: Tolerance | None = None  # L2 in joint units; by default 1.0 for degrees, else off; 0 = off

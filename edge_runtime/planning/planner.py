@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 FAILURES_IN_A_ROW = 5
 LOST_AFTER_S = 1.0
 LATE_BY_S = 1.0  # beyond the length of a chunk, an action is not worth executing
+PACED_FOR_S = 60.0  # after the server was last overloaded, this robot does not ask early
 SEQUENTIAL_LEFT = 0.5  # of a chunk is not asked for: there is no round trip to cover, so `auto` has no say
 _REMEMBERED = 16  # sent observations whose answer may still come
 
@@ -58,6 +59,7 @@ class PlannerSettings:
     actions_per_chunk: int | None = StartConfig.actions_per_chunk
     chunk_size_threshold: float | Literal["auto"] = StartConfig.chunk_size_threshold
     starve_risk: float = StartConfig.starve_risk
+    auto_floor: float = StartConfig.auto_floor
     aggregate_fn_name: Any = StartConfig.aggregate_fn_name
     max_action_age_s: float | None = StartConfig.max_action_age_s
     filtered: bool = False
@@ -138,7 +140,14 @@ class Planner:
         self.ring = make_ring(policy, settings)
         self.latency = LatencyWindow.for_risk(settings.starve_risk, slack_s=1 / settings.fps)
         self.threshold: Threshold = (
-            AutoThreshold(self.latency, settings.fps, asking.rows, settings.filtered)
+            AutoThreshold(
+                self.latency,
+                settings.fps,
+                asking.rows,
+                settings.filtered,
+                settings.auto_floor,
+                lambda: self._clock_ns() < self._paced_until_ns,
+            )
             if asking.level == "auto"
             else FixedThreshold(asking.level)
         )
@@ -163,6 +172,7 @@ class Planner:
         self._failures = 0
         self._merged: tuple[int, int] | None = None  # the ring's merge count and the time, until a tick executes it
         self._pace_s = 0.0  # between chunks, while the server is overloaded
+        self._paced_until_ns = 0
         self.ring.open_session(self._session, clear=True, cursor=0)
 
     # -- the stream's side ------------------------------------------------------------------------------------------
@@ -219,6 +229,7 @@ class Planner:
         elif self._pace_s and not interval_s:
             log.info("the server keeps up again")
         self._pace_s = interval_s
+        self._paced_until_ns = self._clock_ns() + int(PACED_FOR_S * 1e9)  # the server says it every few seconds
 
     # -- the loop's side --------------------------------------------------------------------------------------------
 

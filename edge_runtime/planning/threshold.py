@@ -1,13 +1,15 @@
-"""When to ask for the next chunk: at a level of the queue that was given, or at the lowest that never runs it dry.
+"""When to ask for the next chunk: at a level of the queue that was given, or at one that never runs it dry.
 
 The queue holds `rows` when an observation is sent and loses one a tick; the chunk is merged L seconds later. So it
 never runs dry if rows >= ceil(L * fps), and the smallest safe threshold is g* = Q(L) * fps / chunk for a high quantile
-Q of L. `docs/threshold.md` has the rule, its proof and its limits.
+Q of L. Asking earlier than that acts on newer observations, so `auto` does not ask later than at a floor, unless the
+server is overloaded. `docs/threshold.md` has the rule, its proof and its limits.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,18 +38,27 @@ class FixedThreshold:
 
 @dataclass(frozen=True)
 class AutoThreshold:
-    """g*, followed as `latency` is; with the filter on min(0.9, g* + 0.25), but never below g*.
+    """g*, followed as `latency` is; with the filter on min(0.9, g* + 0.25), but never below g*, nor below `floor`.
 
-    `chunk` is the number of rows asked for, at `fps` a second.
+    `chunk` is the number of rows asked for, at `fps` a second; `floor` a part of them, which does not count while the
+    server is `overloaded`.
     """
 
     latency: LatencyWindow
     fps: float
     chunk: int
     filtered: bool = False
+    floor: float = 0.0
+    overloaded: Callable[[], bool] = lambda: False
 
     @property
     def rows(self) -> int:
+        latest = self._latest
+        return latest if self.overloaded() else max(latest, part_of(self.floor, self.chunk))
+
+    @property
+    def _latest(self) -> int:
+        """The level below which the queue may run dry."""
         safe = min(math.ceil(self.latency.bound() * self.fps) + MARGIN_ROWS, self.chunk)
         if not self.filtered:
             return safe

@@ -74,6 +74,7 @@ class Bench:
     rows: int = 10
     mode: Mode = "async"
     filtered: bool = False
+    floor: float = PlannerSettings.auto_floor
     sensors: Sensors = field(default_factory=lambda: Sensors(POLICY, {}, {}, False, 0.5, Task("")))
     now_ns: int = 1_000_000_000
     positions: list[float] = field(default_factory=lambda: [0.0, 0.0])
@@ -88,6 +89,7 @@ class Bench:
             fps=FPS,
             mode=self.mode,
             chunk_size_threshold=self.threshold,
+            auto_floor=self.floor,
             filtered=self.filtered,
             max_action_age_s=1e6,  # `pick` goes by the machine's clock
         )
@@ -176,7 +178,7 @@ def test_a_still_arm_that_is_filtered_for_ever_never_starves() -> None:
 @pytest.mark.parametrize("filtered", [False, True])
 def test_auto_asks_in_time_whether_or_not_the_arm_is_still(filtered: bool) -> None:
     """Round trips of 6 ticks; with the filter on every ordinary observation is called similar, a tick later."""
-    bench = Bench(threshold="auto", rows=50, filtered=filtered)
+    bench = Bench(threshold="auto", rows=50, filtered=filtered, floor=0.0)
     levels: list[int] = []
     due: list[tuple[int, Answer]] = []
     for tick in range(900):
@@ -358,6 +360,20 @@ def test_a_replaced_policy_is_the_one_whose_chunks_are_due() -> None:
     bench.tick()
     bench.planner.answered(replace(chunk_for(bench.sent[-1]), digest=new.digest))
     assert bench.ring.merges == 1
+
+
+def test_the_floor_of_auto_rests_while_the_server_is_overloaded_and_a_minute_longer() -> None:
+    bench = Bench(threshold="auto", rows=40)
+    assert bench.planner.threshold.rows == 20
+    bench.planner.paced(0.5)
+    late = bench.planner.threshold.rows
+    assert late < 20
+    bench.now_ns += 50_000_000_000
+    bench.planner.paced(0.0)
+    bench.now_ns += 59_000_000_000
+    assert bench.planner.threshold.rows == late
+    bench.now_ns += 2_000_000_000
+    assert bench.planner.threshold.rows == 20
 
 
 def test_an_overload_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -88,6 +88,17 @@ def test_with_the_filter_on_there_is_time_to_be_skipped() -> None:
     assert rows(settled(2.0), filtered=True) == CHUNK  # never below g*
 
 
+def test_the_floor_asks_earlier_but_not_of_an_overloaded_server() -> None:
+    overloaded = False
+    latency = settled(0.1)
+    threshold = AutoThreshold(latency, FPS, CHUNK, floor=0.5, overloaded=lambda: overloaded)
+    assert threshold.rows == 25
+    overloaded = True
+    assert threshold.rows == rows(latency)
+    latency.record(1.0)
+    assert AutoThreshold(latency, FPS, CHUNK, floor=0.5).rows == rows(latency) > 25
+
+
 def test_rows_of_a_part_do_not_suffer_from_doubles() -> None:
     assert part_of(0.29, 100) == 29
     assert part_of(0.0, 50) == 0

@@ -60,7 +60,7 @@ def test_a_fast_policy_says_its_threshold_and_what_it_could_carry() -> None:
     text = said(infer=0.1, network=0.05)
     assert numbers.safe_rows == math.ceil(0.15 * 30) + 1
     assert "g* is 0.12: ask when 6 of 50 actions are left" in text
-    assert "auto, once it knows 10 round trips, asks at 6, and at 18 with the similarity filter" in " ".join(
+    assert "auto, once it knows 10 round trips, asks at 25, and at 25 with the similarity filter" in " ".join(
         text.split()
     )
     assert "up to 163 fps with chunks of 50, or chunks from 11 actions at 30 fps" in text

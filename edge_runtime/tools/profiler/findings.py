@@ -9,6 +9,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
+from edge_runtime.config import StartConfig
 from edge_runtime.planning.threshold import MARGIN_ROWS, AutoThreshold
 from edge_runtime.timing import EARLY_SAMPLES, LatencyWindow
 from edge_runtime.tools.profiler.stage_log import PARTS, Trip
@@ -123,13 +124,12 @@ class Findings:
         """g* in rows; more than a chunk has if no threshold is safe."""
         return math.ceil(self.quantile_s * self.setting.fps) + MARGIN_ROWS
 
-    @property
-    def filtered_rows(self) -> int:
-        """Where chunk_size_threshold=auto asks with the filter on, once it knows round trips like these."""
+    def auto_rows(self, *, filtered: bool) -> int:
+        """Where chunk_size_threshold=auto asks, with the filter on or off, once it knows round trips like these."""
         window = LatencyWindow()
         for _ in range(EARLY_SAMPLES + 1):  # the first is taken for a cold one
             window.record(self.quantile_s)
-        return AutoThreshold(window, self.setting.fps, self.setting.rows, filtered=True).rows
+        return AutoThreshold(window, self.setting.fps, self.setting.rows, filtered, StartConfig.auto_floor).rows
 
     @property
     def least_chunk(self) -> int:

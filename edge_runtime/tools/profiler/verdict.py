@@ -55,8 +55,8 @@ def _threshold(findings: Findings) -> str:
     return (
         f"The smallest safe threshold g* is {rows / chunk:.2f}: ask when {rows} of {chunk} actions are left, "
         f"a chunk every {findings.chunk_every_s:.2f} s. chunk_size_threshold=auto, once it knows {EARLY_SAMPLES} round "
-        f"trips, asks at {rows}, and at {findings.filtered_rows} with the similarity filter, which start has on for "
-        f"joints in degrees."
+        f"trips, asks at {findings.auto_rows(filtered=False)}, and at {findings.auto_rows(filtered=True)} with the "
+        f"similarity filter, which start has on for joints in degrees."
     )
 
 

@@ -42,7 +42,7 @@ class BenchConfig:
     actions: list[int] = field(default_factory=list)  # rows of a chunk asked for
     links: list[str] = field(default_factory=list)  # process-ms: constant, lognormal, bursty, stepped, dropouts
     methods: list[str] = field(default_factory=list)  # names, or module:Class
-    thresholds: list[float | Literal["auto"]] = field(default_factory=list)
+    thresholds: list[float | Literal["auto", "late"]] = field(default_factory=list)
     processes: int | None = None  # by default one for each processor
     debug: bool = False
 
@@ -55,8 +55,8 @@ class BenchConfig:
             raise ConfigError(f"first_seed: {self.first_seed} is negative")
         if not all(1 <= count <= grid.ROWS for count in self.actions):
             raise ConfigError(f"actions: {self.actions} are not in 1..{grid.ROWS}")
-        if not all(share == "auto" or 0 <= share < 1 for share in self.thresholds):
-            raise ConfigError(f"thresholds: {self.thresholds} are neither auto nor in 0..1")
+        if not all(isinstance(share, str) or 0 <= share < 1 for share in self.thresholds):
+            raise ConfigError(f"thresholds: {self.thresholds} are neither auto, late nor in 0..1")
         for name in self.links:
             link.round_trips(name, 0, 1)
         for name in self.methods:

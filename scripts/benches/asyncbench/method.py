@@ -18,7 +18,7 @@ from edge_runtime.planning.threshold import part_of
 from edge_runtime.wire.messages import Floats, Observation
 from scripts.benches.asyncbench.link import FPS
 
-Share = float | Literal["auto"]  # of a chunk
+Share = float | Literal["auto", "late"]  # of a chunk; late: auto without its floor
 _ARM_LAG = 2  # ticks by which the virtual arm follows its targets
 
 
@@ -41,7 +41,8 @@ class Method:
         return PlannerSettings(
             fps=FPS,
             actions_per_chunk=actions,
-            chunk_size_threshold=threshold,
+            chunk_size_threshold="auto" if threshold == "late" else threshold,
+            auto_floor=0.0 if threshold == "late" else PlannerSettings.auto_floor,
             aggregate_fn_name=self.aggregate(),
             filtered=True,
         )
@@ -62,7 +63,7 @@ class Sequential(Method):
     """Asks when nothing is left, and waits: the arm stands still for every round trip."""
 
     def settings(self, actions: int, threshold: Share) -> PlannerSettings:
-        left = SEQUENTIAL_LEFT if threshold == "auto" else threshold
+        left = SEQUENTIAL_LEFT if isinstance(threshold, str) else threshold
         return replace(
             super().settings(actions, threshold), mode="sequential", actions_per_chunk=part_of(1 - left, actions)
         )

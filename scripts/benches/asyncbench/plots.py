@@ -20,7 +20,7 @@ from scripts.benches.asyncbench.trial import Trial
 from scripts.rig.picture import BLUE, COLOURS, GREY, VERMILION, legend, picture
 
 _MARKERS = "os^vD<>P"
-_SHOWN: tuple[method.Share, ...] = (0.0, 0.5, 0.7, "auto")
+_LEVELS: tuple[method.Share, ...] = (0.0, 0.5, 0.7, "auto")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def levels(cells: Sequence[Cell], seed: int, file: Path) -> None:
     """The queue over the episode of `seed` with the default method at 300 ms, one threshold under the other."""
     shown = [
         cell
-        for threshold in _SHOWN
+        for threshold in _LEVELS
         for cell in cells
         if (cell.method, cell.world, cell.link, cell.actions) == (DEFAULT, "still", AT_300_MS, ROWS)
         and cell.threshold == threshold
@@ -112,6 +112,10 @@ def levels(cells: Sequence[Cell], seed: int, file: Path) -> None:
         legend(axes[-1][0], 3)
 
 
+def _shown(threshold: method.Share) -> str:
+    return threshold if isinstance(threshold, str) else f"{threshold:g}"
+
+
 def _level(axis: Any, cell: Cell, seed: int) -> None:
     trial = Trial(policy.load(cell.policy), method.resolve(cell.method)(), cell, seed)
     seen = trial.run()
@@ -122,7 +126,7 @@ def _level(axis: Any, cell: Cell, seed: int) -> None:
     axis.step(at_s, asks_at, where="post", color=GREY, linestyle="--", label="asks for the next chunk")
     axis.bar(at_s[level == 0], -4, 1 / FPS, align="edge", color=VERMILION, label="empty: the arm stands still")
     axis.set_title(
-        f"g = {cell.threshold if cell.threshold == 'auto' else format(cell.threshold, 'g')}: {seen.ticks / FPS:.1f} s, "
+        f"g = {_shown(cell.threshold)}: {seen.ticks / FPS:.1f} s, "
         f"{seen.inferences} inferences, {seen.starved_after_first_chunk} empty ticks after the first chunk, "
         f"actions {seen.age_s:.2f} s old",
         fontsize="medium",

@@ -12,9 +12,11 @@ import json
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError
+from edge_runtime.program.schema import Range
 from scripts.benches.threshold import simulation
 from scripts.rig.bench import reach, start
 from scripts.rig.program import Arm, Edge, Server
@@ -29,6 +31,7 @@ class ThresholdConfig:
 
     chunks: int = 1_000_000  # simulated, of each kind of latency
     seed: int = 0  # of the simulation
+    auto_floor: Annotated[float, Range(0, 1)] = StartConfig.auto_floor  # in the simulation; 0 = auto has none
     arm: bool = True
     episodes: int = 6  # of each run on the arm; the first is its warm-up
     first_seed: int = 0
@@ -64,7 +67,7 @@ class Run:
 
 
 def main(config: ThresholdConfig) -> None:
-    simulation.play(simulation.Simulation(config.chunks, seed=config.seed))
+    simulation.play(simulation.Simulation(config.chunks, auto_floor=config.auto_floor, seed=config.seed))
     if config.arm:
         on_the_arm(config)
 

@@ -25,6 +25,7 @@ Rows = npt.NDArray[np.int64]
 RECENT = 10
 WARM_UP = 100
 AFTER_A_RISE = 10  # chunks in which a rise may be to blame
+_FLOORED = "auto, floor"
 FIXED = (0.3, 0.5, 0.7, 0.9)
 
 
@@ -36,6 +37,7 @@ class Simulation:
     chunk_size: int = 50
     fps: float = 30.0
     risk: float = 0.01
+    auto_floor: float = 0.0  # above 0: a rule of its own beside `auto`, which has none
     seed: int = 0
 
 
@@ -97,10 +99,10 @@ def _steps(count: int, random: np.random.Generator) -> Floats:
     return choices[index]
 
 
-def rows_of_auto(config: Simulation, seconds: Floats) -> Rows:
-    """Before each chunk, what the runtime's own rule says from those before it."""
+def rows_of_auto(config: Simulation, seconds: Floats, floor: float = 0.0) -> Rows:
+    """Before each chunk, what the runtime's own rule says from those before it, with `floor` a part of a chunk."""
     window = LatencyWindow.for_risk(config.risk, slack_s=1 / config.fps)
-    threshold = AutoThreshold(window, config.fps, config.chunk_size)
+    threshold = AutoThreshold(window, config.fps, config.chunk_size, floor=floor)
     rows = np.empty(len(seconds), np.int64)
     for index, each in enumerate(seconds.tolist()):
         rows[index] = threshold.rows
@@ -160,6 +162,7 @@ def rules(config: Simulation, trips: Latencies) -> dict[str, Callable[[], Rows]]
     }
     return {
         "auto": lambda: rows_of_auto(config, trips.seconds),
+        **({_FLOORED: lambda: rows_of_auto(config, trips.seconds, config.auto_floor)} if config.auto_floor else {}),
         **fixed,
         "recent max": lambda: rows_of_recent_maximum(config, trips.seconds),
         "oracle": lambda: rows_of_oracle(config, trips),
@@ -184,6 +187,9 @@ def play(config: Simulation) -> None:
 
 def _judge(config: Simulation, kind: str, trips: Latencies, outcomes: dict[str, Outcome]) -> None:
     auto = outcomes["auto"]
+    if _FLOORED in outcomes:
+        starved, without = int(outcomes[_FLOORED].starved.sum()), int(auto.starved.sum())
+        reach(f"auto, {kind}: {starved} starved with the floor (reach {without}, without)", starved <= without)
     if not trips.independent:
         worst = worst_after_a_rise(trips, auto)
         reach(
