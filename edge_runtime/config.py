@@ -23,6 +23,7 @@ StopPolicy = Literal["limp", "park", "hold"]
 Mode = Literal["async", "sequential"]
 Realtime = Literal["enforce", "try", "off"]
 Part = Annotated[float, Range(0, 1)]
+Quality = Annotated[int, Range(0, 100)]
 Tolerance = Annotated[float, Range(0, 1_000_000)]
 Levels = Annotated[float, Range(0.1, 255)]
 Age = Annotated[float, Range(0.01, 3600)]
@@ -209,7 +210,7 @@ class StartConfig:
     similarity: Literal["joint", "joint+image"] = "joint"  # what the server compares to skip what adds nothing
     similarity_tolerance: Tolerance | None = None  # L2 in joint units; by default 1.0 for degrees, else off; 0 = off
     image_tolerance: Levels = 15.0  # joint+image: levels (of 255) in a cell of a picture of 24 x 24
-    jpeg_quality: Annotated[int, Range(0, 100)] = 93  # of the frames as they are sent, at 4:4:4; 0 = raw frames
+    jpeg_quality: Quality | Literal["auto"] = "auto"  # auto = 93, down to 60 on a slow line; 0 = raw frames
     resize: bool = False  # resize frames here to the shape the policy takes
     rename_map: dict[str, str] = field(default_factory=dict)  # robot's camera -> policy's camera
     extra_state: dict[str, str] = field(default_factory=dict)  # environment_state -> URL of JSON, or constant:1,2,3

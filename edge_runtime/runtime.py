@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -58,6 +59,13 @@ def run(config: StartConfig) -> Report:
     with watch_over(config) as supervisor:
         Runtime(config, supervisor, tell=lambda stats: reports.append(stats.report())).run()
     return reports[-1]
+
+
+def _lead(config: StartConfig) -> float:
+    """The part of a chunk that is at most left when an observation is sent; sequential always runs dry."""
+    if config.mode == "sequential":
+        return math.inf
+    return 1.0 if config.chunk_size_threshold == "auto" else config.chunk_size_threshold
 
 
 def print_summary(stats: RunStats) -> None:
@@ -178,6 +186,7 @@ class Runtime:
         stream = PolicyStream(
             access,
             jpeg_quality=config.jpeg_quality,
+            lead=_lead(config),
             give_up_after_s=0 if server is not None else config.give_up_after_s,  # ours ends us when it ends
             stages=self._stages,
         )

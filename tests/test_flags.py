@@ -129,7 +129,7 @@ def test_flag_wins_over_file_and_file_over_default(run_yaml: Callable[[str], str
     )
     config = start("--robot.port=/dev/ttyACM1", "--robot.cameras.front.width=320", file, "--task=from the flag")
     assert isinstance(config.robot, SO100FollowerConfig)
-    assert (config.fps, config.task, config.jpeg_quality) == (25.0, "from the flag", 93)
+    assert (config.fps, config.task, config.jpeg_quality) == (25.0, "from the flag", "auto")
     assert (config.robot.port, config.robot.id) == ("/dev/ttyACM1", "7")
     assert (config.robot.cameras["front"].width, config.robot.cameras["front"].height) == (320, 480)
 

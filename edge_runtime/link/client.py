@@ -62,7 +62,7 @@ class PolicyClient:
         chunk_size_threshold: float | Literal["auto"] = StartConfig.chunk_size_threshold,
         aggregate_fn_name: str | None = StartConfig.aggregate_fn_name,
         similarity_tolerance: float | None = StartConfig.similarity_tolerance,
-        jpeg_quality: int = StartConfig.jpeg_quality,
+        jpeg_quality: int | Literal["auto"] = StartConfig.jpeg_quality,
         resize: bool = StartConfig.resize,
         give_up_after_s: float = StartConfig.give_up_after_s,
         tls: TlsConfig | None = None,
@@ -70,7 +70,7 @@ class PolicyClient:
         insecure: bool = StartConfig.insecure,
     ) -> None:
         access = Access(server_address, tls=tls, token_file=token_file, insecure=insecure)
-        self._stream = PolicyStream(access, jpeg_quality=jpeg_quality, give_up_after_s=give_up_after_s)
+        self._stream = PolicyStream(access, jpeg_quality=jpeg_quality, lead=1.0, give_up_after_s=give_up_after_s)
         description = self._stream.describe(threading.Event())
         assert description is not None  # it is not cancelled
         self.policy: Policy = choose(description, model)

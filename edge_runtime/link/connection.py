@@ -14,11 +14,24 @@ from edge_runtime.errors import AccessError, EdgeRuntimeError, ProtocolError, St
 from edge_runtime.link import diagnosis
 from edge_runtime.link.channel import Access
 from edge_runtime.link.traffic import Traffic
+from edge_runtime.link.uplink import Uplink
 from edge_runtime.slot import Closed, LatestSlot
 from edge_runtime.timing import StageTimes
 from edge_runtime.wire import codec, envelope, policy_pb2
 from edge_runtime.wire.fit import successor_differences
-from edge_runtime.wire.messages import Chunk, Hello, Observation, Ping, Policy, Replaced, ServerMessage, Welcome
+from edge_runtime.wire.messages import (
+    RECEIVED,
+    Answer,
+    Chunk,
+    Hello,
+    Observation,
+    Ping,
+    Policy,
+    Received,
+    Replaced,
+    ServerMessage,
+    Welcome,
+)
 
 _SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
 ACT = f"/{_SERVICE}/Act"
@@ -45,8 +58,9 @@ class Broken(StreamError):
 class Connection:
     """One stream: what is sent comes from a slot, so that only the newest observation ever waits."""
 
-    def __init__(self, jpeg_quality: int, stages: StageTimes, traffic: Traffic) -> None:
-        self._jpeg_quality = jpeg_quality
+    def __init__(self, uplink: Uplink, stages: StageTimes, traffic: Traffic) -> None:
+        self._uplink = uplink
+        self._upload = 0  # the number of this stream
         self._stages = stages
         self._traffic = traffic
         self._slot: LatestSlot[Observation] = LatestSlot()
@@ -61,7 +75,9 @@ class Connection:
         return self.policy is not None and self._slot.put(observation, observation.id)
 
     def is_silent(self) -> bool:
-        """A ping is unanswered and nothing else came either."""
+        """A ping is unanswered and nothing else came either, while the line had nothing of ours to carry."""
+        if self._uplink.is_busy:
+            return False
         now_s = time.monotonic()
         return self._ponged < self._pings and now_s - max(self._heard_s, self._pinged_s) > SILENT_S
 
@@ -73,6 +89,7 @@ class Connection:
 
     def close(self) -> None:
         self._slot.close()
+        self._uplink.close()
 
     def pong(self, ping: Ping) -> float:
         """Seconds since the ping that this one answers. Raises ProtocolError when none was sent."""
@@ -99,12 +116,18 @@ class Connection:
                     if self.policy is not None:
                         raise ProtocolError(f"{address} welcomed twice")
                     unwelcome.cancel()
+                    self._upload = self._uplink.open(acknowledges=RECEIVED in message.understands)
                     self.policy = message.policy
                     most = envelope.from_server(message.policy)
                 elif isinstance(message, Replaced):
                     self._succeed(message.policy, hello, address)
+                elif isinstance(message, Received):
+                    self._uplink.received(message.observation, message.size)
+                    continue
                 elif isinstance(message, Chunk):
                     self._traffic.receives(len(data))
+                if isinstance(message, Answer):
+                    self._uplink.answered(message.observation)
                 yield message
         except grpc.RpcError as error:
             raise (
@@ -134,10 +157,16 @@ class Connection:
                 self._pinged_s = time.monotonic()
                 yield codec.encode_ping(Ping(self._pings))
             started_s = time.monotonic()
-            messages = codec.encode_observation(observation, self._jpeg_quality)
+            uplink = self._uplink
+            messages = codec.encode_observation(observation, uplink.choose_quality(), uplink.piece)
             self._stages.record("encode", time.monotonic() - started_s)
             self._traffic.sends(messages)
-            yield from messages
+            if not uplink.begin(self._upload, observation.id, sum(len(message.piece.data) for message in messages)):
+                return
+            for message in messages:
+                if not uplink.wait_for_room(self._upload, len(message.piece.data)):
+                    return
+                yield message
 
 
 def connect(channel: grpc.Channel, access: Access) -> None:

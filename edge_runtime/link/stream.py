@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import grpc
 
@@ -15,11 +16,13 @@ from edge_runtime.errors import EdgeRuntimeError, ProtocolError, StreamError
 from edge_runtime.link.channel import Access
 from edge_runtime.link.connection import ATTEMPT_S, DESCRIBE, Broken, Connection, connect, translate
 from edge_runtime.link.traffic import Traffic
+from edge_runtime.link.uplink import Uplink
 from edge_runtime.program.spell import Spell
 from edge_runtime.timing import StageTimes
 from edge_runtime.wire import codec, envelope
 from edge_runtime.wire.fit import differences
 from edge_runtime.wire.messages import (
+    RECEIVED,
     Answer,
     Hello,
     Observation,
@@ -50,19 +53,22 @@ class Conversation(Protocol):
 class PolicyStream:
     """Keeps one stream to the server alive while `run` lasts, in the caller's thread; the rest is for other threads.
 
-    `give_up_after_s` without a server is the end; 0 = never.
+    `give_up_after_s` without a server is the end; 0 = never. `lead` is the part of a chunk that is at most left when
+    an observation is sent: quality `auto` goes by it; infinite where the queue may run dry.
     """
 
     def __init__(
         self,
         access: Access,
         *,
-        jpeg_quality: int = 93,
+        jpeg_quality: int | Literal["auto"] = "auto",
+        lead: float = math.inf,
         give_up_after_s: float = 30.0,
         stages: StageTimes | None = None,
     ) -> None:
         self._access = access
-        self._jpeg_quality = jpeg_quality
+        self._lead = lead
+        self.uplink = Uplink(jpeg_quality)
         self._give_up_after_s = give_up_after_s
         self._stages = stages or StageTimes()
         self._stopping = threading.Event()
@@ -105,6 +111,11 @@ class PolicyStream:
             if self._connection is not None and self._connection.is_silent():
                 self._connection.cancel("nothing heard from the server")
 
+    @property
+    def is_uploading(self) -> bool:
+        """An observation is on its way and gets on; never so with a server that does not acknowledge."""
+        return self.uplink.is_busy
+
     def stop(self) -> None:
         """End the stream; stopping twice is harmless."""
         self._stopping.set()
@@ -118,9 +129,12 @@ class PolicyStream:
         Raises ProtocolError or AccessError when refused, StreamError after `give_up_after_s` without a server.
         """
         address = self._access.address
+        hello = replace(hello, understands=(RECEIVED,))
+        if hello.actions_per_chunk:
+            self.uplink.lead_s = self._lead * hello.actions_per_chunk / hello.fps
         patience = _Patience(self._give_up_after_s)
         while not self._stopping.is_set():
-            connection = Connection(self._jpeg_quality, self._stages, self.traffic)
+            connection = Connection(self.uplink, self._stages, self.traffic)
             with self._lock:
                 if self._stopping.is_set():  # `stop` has found no connection to cancel
                     return
@@ -145,7 +159,7 @@ class PolicyStream:
                             conversation.replaced(message.policy)
                         elif isinstance(message, Pace):
                             conversation.paced(message.interval_s)
-                        else:
+                        elif isinstance(message, Answer):
                             conversation.answered(message)
                             patience.renew()  # a welcome alone proves nothing: the stream may break again and again
                 reason = Broken(f"{address} closed the stream")

@@ -45,6 +45,10 @@ class Link(Protocol):
     def suspect(self) -> None:
         """An answer is lost: is the stream still alive?"""
 
+    @property
+    def is_uploading(self) -> bool:
+        """The observation is still on its way there, and gets on."""
+
 
 @dataclass(frozen=True)
 class PlannerSettings:
@@ -165,6 +169,7 @@ class Planner:
         self._lock = threading.Lock()
         self._connected = False
         self._in_flight: _Sent | None = None
+        self._waits_since_ns = 0
         self._sent: dict[int, _Sent] = {}
         self._lost: set[int] = set()  # those of `_sent` that are no longer waited for: how late they come is no latency
         self._next_id = 1
@@ -294,7 +299,9 @@ class Planner:
         """Is an answer still to come? One that is overdue is counted as lost and no longer waited for."""
         if self._in_flight is None:
             return False
-        if (now_ns - self._in_flight.sent_ns) / 1e9 < self.lost_after_s:
+        if self._link.is_uploading:
+            self._waits_since_ns = now_ns  # for an answer: from the end of the upload
+        if (now_ns - self._waits_since_ns) / 1e9 < self.lost_after_s:
             return True
         self.counts["lost"] += 1
         self._lost.add(self._in_flight.observation.id)
@@ -304,7 +311,7 @@ class Planner:
 
     def _remember(self, sent: _Sent) -> None:
         self._next_id += 1
-        self._in_flight = sent
+        self._in_flight, self._waits_since_ns = sent, sent.sent_ns
         self._sent[sent.observation.id] = sent
         while len(self._sent) > _REMEMBERED:
             del self._sent[next(iter(self._sent))]

@@ -44,6 +44,7 @@ class RunCollector(Collector):
         yield _gauge("threshold_rows", "A chunk is asked for when no more are left.", now["threshold_rows"])
         yield _gauge("round_trip_seconds", "The last one.", now["round_trip_s"])
         yield _gauge("control_hz", "The rate that is kept.", now["control_hz"])
+        yield _gauge("jpeg_quality", "Of the pictures that are sent; 0 = raw.", now["jpeg_quality"])
         states = GaugeMetricFamily(f"{PREFIX}state", "1 = the present one.", labels=["state"])
         for state in STATES:
             states.add_metric([state], state == now["state"])

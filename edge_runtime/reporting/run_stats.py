@@ -51,6 +51,7 @@ class RunStats:
             "threshold_rows": self.planner.threshold.rows,
             "round_trip_s": self.planner.latency.last,
             "control_hz": self.config.fps * self.config.substeps,
+            "jpeg_quality": self.stream.uplink.quality,
         }
 
     def report(self) -> Report:
@@ -75,6 +76,7 @@ class RunStats:
             "threshold": {"setting": self.config.chunk_size_threshold, "rows": self.planner.threshold.rows},
             "chunks": {kind: counts[f"chunks_{kind}"] for kind in ("merged", "stale", "foreign")},
             "reconnects": self.stream.reconnects,
+            "jpeg_quality": self.stream.uplink.quality,
             "traffic": self.stream.traffic.as_dict(),
             "cameras": {
                 name: {"frames": camera.frames, "failures": camera.failures} for name, camera in self.cameras.items()

@@ -6,6 +6,7 @@ import logging
 from types import TracebackType
 
 from edge_runtime._realtime import Record
+from edge_runtime.link.uplink import BEST_QUALITY
 from edge_runtime.program.logs import BackgroundStream
 from edge_runtime.reporting.run_stats import RunStats
 
@@ -58,7 +59,9 @@ def line(stats: RunStats, rate_hz: float) -> str:
     now, rows = stats.now(), stats.hello.actions_per_chunk
     level = int(now["queue_level"])
     full = min(round(level / rows * _BAR), _BAR)
+    coarser = now["jpeg_quality"]
+    quality = f"  JPEG {coarser}" if 0 < coarser < BEST_QUALITY else ""
     return (
         f"{now['state']:<9}{rate_hz:5.1f} Hz  queue {'█' * full}{'░' * (_BAR - full)} {level} of {rows}  "
-        f"round trip {now['round_trip_s'] * 1e3:.0f} ms  {stats.loop.counters()['starved']} starved"
+        f"round trip {now['round_trip_s'] * 1e3:.0f} ms  {stats.loop.counters()['starved']} starved{quality}"
     )

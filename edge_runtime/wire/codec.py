@@ -25,6 +25,7 @@ from edge_runtime.wire.messages import (
     Pace,
     Ping,
     Policy,
+    Received,
     Replaced,
     ServerDescription,
     ServerMessage,
@@ -81,6 +82,7 @@ def encode_hello(hello: Hello) -> pb.ClientMessage:
             robot=hello.robot,
             digest=hello.digest,
             image_tolerance=hello.image_tolerance,
+            understands=hello.understands,
         )
     )
 
@@ -101,16 +103,17 @@ def decode_hello(message: pb.ClientMessage) -> Hello:
         digest=_decode_digest(hello.digest) if hello.digest else b"",
         image_tolerance=limits.number("image_tolerance", hello.image_tolerance),
         protocol_version=hello.protocol_version,
+        understands=_decode_understands(hello.understands),
     )
 
 
 def encode_welcome(welcome: Welcome) -> pb.ServerMessage:
-    return pb.ServerMessage(welcome=pb.Welcome(policy=_encode_policy(welcome.policy)))
+    return pb.ServerMessage(welcome=pb.Welcome(policy=_encode_policy(welcome.policy), understands=welcome.understands))
 
 
 def decode_welcome(message: pb.ServerMessage) -> Welcome:
     _expect(message, "welcome")
-    return Welcome(_decode_policy(message.welcome.policy))
+    return Welcome(_decode_policy(message.welcome.policy), _decode_understands(message.welcome.understands))
 
 
 # The stream: each observation is answered by a Chunk, a Skipped or a Failure; a Ping by a Ping.
@@ -219,6 +222,15 @@ def decode_pace(message: pb.ServerMessage) -> Pace:
     return Pace(limits.number("pace: interval_s", message.pace.interval_s))
 
 
+def encode_received(received: Received) -> pb.ServerMessage:
+    return pb.ServerMessage(received=pb.Received(observation=received.observation, size=received.size))
+
+
+def decode_received(message: pb.ServerMessage) -> Received:
+    _expect(message, "received")
+    return Received(message.received.observation, message.received.size)
+
+
 def decode_server_message(message: pb.ServerMessage, policy: Policy | None = None) -> ServerMessage:
     """Any message from the server; until a Welcome has named the `policy`, only a Welcome or a Ping is in order."""
     kind = message.WhichOneof("body")
@@ -238,6 +250,8 @@ def decode_server_message(message: pb.ServerMessage, policy: Policy | None = Non
         return decode_replaced(message)
     if kind == "pace":
         return decode_pace(message)
+    if kind == "received":
+        return decode_received(message)
     raise ProtocolError("stream: got a message of a kind that this version does not know")
 
 
@@ -321,6 +335,12 @@ def _decode_extra_state(vectors: Sequence[pb.NamedDimension]) -> tuple[ExtraStat
         )
         for vector in vectors
     )
+
+
+def _decode_understands(kinds: Sequence[str]) -> tuple[str, ...]:
+    """Kinds that this version does not know are of no use, and no error."""
+    limits.whole("understands", len(kinds), 0, limits.KINDS)
+    return tuple(limits.text("understands", kind) for kind in kinds)
 
 
 def _decode_digest(digest: bytes) -> bytes:

@@ -23,7 +23,9 @@ _Message = TypeVar("_Message", pb.ClientMessage, pb.ServerMessage)
 _NAMES = 1 << 18
 _HEADER = 1 << 16
 FROM_ROBOT: Mapping[str, int] = MappingProxyType({"observation": _HEADER, "piece": limits.PIECE + 64, "ping": 16})
-FROM_SERVER: Mapping[str, int] = MappingProxyType({"chunk": 1 << 10, "skipped": 64, "failure": 1 << 14, "pong": 16})
+FROM_SERVER: Mapping[str, int] = MappingProxyType(
+    {"chunk": 1 << 10, "skipped": 64, "failure": 1 << 14, "pong": 16, "received": 32}
+)
 
 
 def from_robot(policy: Policy) -> Mapping[str, int]:

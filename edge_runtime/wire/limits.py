@@ -19,6 +19,7 @@ SIDE = 8192  # pixels of a frame's height or width
 EXTRA_STATES = 16
 DIMENSION = 65536  # numbers in one extra state
 CHUNK = 4096  # rows
+KINDS = 16  # of messages that a peer understands
 POLICIES = 64
 DESCRIPTION = 1 << 20  # bytes of what a server offers
 TIMESTEP = 1 << 53  # leaves room to add a chunk's rows in an int64, and is exact in a double

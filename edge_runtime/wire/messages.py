@@ -12,6 +12,7 @@ from edge_runtime.program.schema import Printable, Range
 from edge_runtime.wire import limits
 
 PROTOCOL_VERSION = 1
+RECEIVED = "received"  # in `understands`
 Floats = npt.NDArray[np.float32]
 Pixels = npt.NDArray[np.uint8]
 Encoding = Literal["raw", "jpeg"]
@@ -82,13 +83,15 @@ class Hello:
     digest: bytes = b""
     image_tolerance: float = 0.0
     protocol_version: int = PROTOCOL_VERSION
+    understands: tuple[str, ...] = ()  # kinds of later messages that it may be sent
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """The answer to Hello: the policy that will run."""
+    """The answer to Hello: the policy that will run, and which of what the robot understands it will be sent."""
 
     policy: Policy
+    understands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -192,5 +195,13 @@ class Pace:
     interval_s: float
 
 
+@dataclass(frozen=True)
+class Received:
+    """Of the frames of an observation, `size` bytes have arrived."""
+
+    observation: int
+    size: int
+
+
 Answer = Chunk | Skipped | Failure
-ServerMessage = Welcome | Answer | Ping | Replaced | Pace
+ServerMessage = Welcome | Answer | Ping | Replaced | Pace | Received

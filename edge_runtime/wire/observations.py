@@ -19,8 +19,10 @@ _ENCODINGS: dict[pb.Encoding, Encoding] = {pb.RAW: "raw", pb.JPEG: "jpeg"}
 _ENCODING_NUMBERS = {name: number for number, name in _ENCODINGS.items()}
 
 
-def encode_observation(observation: Observation, jpeg_quality: int = 0) -> list[pb.ClientMessage]:
-    """The messages of one observation: its header, then each frame in pieces of at most 1 MiB.
+def encode_observation(
+    observation: Observation, jpeg_quality: int = 0, piece: int = limits.PIECE
+) -> list[pb.ClientMessage]:
+    """The messages of one observation: its header, then each frame in pieces of at most `piece` bytes.
 
     Raw frames are compressed when `jpeg_quality` is not 0.
     """
@@ -47,10 +49,10 @@ def encode_observation(observation: Observation, jpeg_quality: int = 0) -> list[
     )
     messages = [pb.ClientMessage(observation=header)]
     for index, frame in enumerate(frames):
-        for offset in range(0, len(frame.data), limits.PIECE):
-            data = bytes(frame.data[offset : offset + limits.PIECE])
-            piece = pb.FramePiece(observation=observation.id, frame=index, offset=offset, data=data)
-            messages.append(pb.ClientMessage(piece=piece))
+        for offset in range(0, len(frame.data), piece):
+            data = bytes(frame.data[offset : offset + piece])
+            part = pb.FramePiece(observation=observation.id, frame=index, offset=offset, data=data)
+            messages.append(pb.ClientMessage(piece=part))
     return messages
 
 

@@ -88,7 +88,7 @@ class Policy(_message.Message):
     def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., digest: _Optional[bytes] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., chunk_size: _Optional[int] = ..., fps: _Optional[float] = ..., uses_task: bool = ..., temporal_ensemble_coeff: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "model", "joints", "cameras", "extra_state", "fps", "actions_per_chunk", "similarity_tolerance", "robot", "digest", "image_tolerance")
+    __slots__ = ("protocol_version", "model", "joints", "cameras", "extra_state", "fps", "actions_per_chunk", "similarity_tolerance", "robot", "digest", "image_tolerance", "understands")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     JOINTS_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class Hello(_message.Message):
     ROBOT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     IMAGE_TOLERANCE_FIELD_NUMBER: _ClassVar[int]
+    UNDERSTANDS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model: str
     joints: _containers.RepeatedCompositeFieldContainer[Joint]
@@ -111,13 +112,16 @@ class Hello(_message.Message):
     robot: str
     digest: bytes
     image_tolerance: float
-    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., fps: _Optional[float] = ..., actions_per_chunk: _Optional[int] = ..., similarity_tolerance: _Optional[float] = ..., robot: _Optional[str] = ..., digest: _Optional[bytes] = ..., image_tolerance: _Optional[float] = ...) -> None: ...
+    understands: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., fps: _Optional[float] = ..., actions_per_chunk: _Optional[int] = ..., similarity_tolerance: _Optional[float] = ..., robot: _Optional[str] = ..., digest: _Optional[bytes] = ..., image_tolerance: _Optional[float] = ..., understands: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("policy",)
+    __slots__ = ("policy", "understands")
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    UNDERSTANDS_FIELD_NUMBER: _ClassVar[int]
     policy: Policy
-    def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
+    understands: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ..., understands: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FrameHeader(_message.Message):
     __slots__ = ("camera", "encoding", "height", "width", "size")
@@ -268,8 +272,16 @@ class Pace(_message.Message):
     interval_s: float
     def __init__(self, interval_s: _Optional[float] = ...) -> None: ...
 
+class Received(_message.Message):
+    __slots__ = ("observation", "size")
+    OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    observation: int
+    size: int
+    def __init__(self, observation: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "chunk", "skipped", "failure", "pong", "replaced", "pace")
+    __slots__ = ("welcome", "chunk", "skipped", "failure", "pong", "replaced", "pace", "received")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +289,7 @@ class ServerMessage(_message.Message):
     PONG_FIELD_NUMBER: _ClassVar[int]
     REPLACED_FIELD_NUMBER: _ClassVar[int]
     PACE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     chunk: Chunk
     skipped: Skipped
@@ -284,4 +297,5 @@ class ServerMessage(_message.Message):
     pong: Ping
     replaced: Replaced
     pace: Pace
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., skipped: _Optional[_Union[Skipped, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., replaced: _Optional[_Union[Replaced, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ...) -> None: ...
+    received: Received
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., skipped: _Optional[_Union[Skipped, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., replaced: _Optional[_Union[Replaced, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ..., received: _Optional[_Union[Received, _Mapping]] = ...) -> None: ...

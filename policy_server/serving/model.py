@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.wire.messages import Hello, Welcome
+from edge_runtime.wire.messages import RECEIVED, Hello, Welcome
 from policy_server.door.admission import Fault
 from policy_server.engines import Engine, Source
 from policy_server.engines.providers import NAMES
@@ -82,7 +82,7 @@ class Model:
                 decoding=self._decoding,
                 outbox=outbox,
             )
-            outbox.put(Welcome(self.policy))
+            outbox.put(Welcome(self.policy, (RECEIVED,)))
             self._sessions.add(session)
             return session
 

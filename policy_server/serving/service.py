@@ -29,6 +29,7 @@ from edge_runtime.wire.messages import (
     Failure,
     Pace,
     Ping,
+    Received,
     Replaced,
     ServerDescription,
     Skipped,
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 log.addFilter(Sparing())  # a stranger can cause its lines
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PolicyService"].full_name
+ACKNOWLEDGED_AFTER = 16 * 1024  # bytes: a robot in tiny pieces is not worth an answer to each
 DESCRIBE_PLACES = 8  # at once; half of them from one peer
 
 
@@ -219,6 +221,7 @@ class PolicyService:
         most = envelope.from_robot(session.policy)
         assembler = codec.ObservationAssembler(session.policy, most_bytes=self._limits.observation_bytes)
         limits.heard(asks=False)
+        here = told = 0  # bytes of the pictures that are arriving
         for request in requests:
             if outbox.closed:  # what gRPC had received before is of no use to anyone
                 return
@@ -229,7 +232,15 @@ class PolicyService:
                 session.ping(codec.decode_ping(message))
                 continue
             whole = assembler.feed(message)
-            if kind == "observation" or whole is not None:
+            if kind == "observation":
+                here = told = 0
+            here += len(message.piece.data)
+            if whole is not None or here - told >= ACKNOWLEDGED_AFTER:
+                if here:
+                    session.received(message.piece.observation, here)
+                told = here
+                limits.arriving(assembler.unfinished)  # a slow line has its time again as long as it gets on
+            elif kind == "observation":
                 limits.arriving(assembler.unfinished)
             if whole is not None:
                 session.feed(*whole)
@@ -269,6 +280,7 @@ _ENCODE: Mapping[type, Callable[[Any], pb.ServerMessage]] = {
     Ping: codec.encode_pong,
     Replaced: codec.encode_replaced,
     Pace: codec.encode_pace,
+    Received: codec.encode_received,
 }
 _ANSWERS = (Chunk, Skipped, Failure)
 

@@ -24,6 +24,7 @@ from edge_runtime.errors import ModelError, ProtocolError
 from edge_runtime.program.logs import Sparing
 from edge_runtime.wire.fit import successor_differences
 from edge_runtime.wire.messages import (
+    RECEIVED,
     Answer,
     Chunk,
     Failure,
@@ -33,6 +34,7 @@ from edge_runtime.wire.messages import (
     Pace,
     Ping,
     Policy,
+    Received,
     Replaced,
     ServerTimes,
     Skipped,
@@ -84,6 +86,7 @@ class Session:
         self.share = share
         self._decoding = decoding
         self._keys = keys
+        self.acknowledges = RECEIVED in hello.understands
         self._rows = hello.actions_per_chunk or policy.chunk_size
         self._queue = queue
         self._outbox = outbox
@@ -137,6 +140,11 @@ class Session:
 
     def ping(self, ping: Ping) -> None:
         self._outbox.put(ping)
+
+    def received(self, observation: int, size: int) -> None:
+        """So much of its pictures is here: told to a robot that understands it."""
+        if self.acknowledges:
+            self._outbox.put(Received(observation, size))
 
     def feed(self, observation: Observation, receive_s: float) -> None:
         """Take an observation that arrived within `receive_s`: filter, decode, and put it into the slot."""

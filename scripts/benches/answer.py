@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from edge_runtime.cameras.synthetic import SyntheticCamera
-from edge_runtime.config import StartConfig, SyntheticCameraConfig
+from edge_runtime.config import SyntheticCameraConfig
+from edge_runtime.link.uplink import BEST_QUALITY
 from edge_runtime.wire.frames import compress
 from edge_runtime.wire.messages import Chunk, Frame, Observation, Pace, Policy
 from policy_server import bundle
@@ -34,7 +35,7 @@ from scripts.rig.robots import Robot, hello_to
 OURS = ("admit", "wait", "prepare", "finish")  # all of the server's stages but the inference, once all pieces are there
 WARM_UP = 10
 VIEWS = ("front", "wrist")
-QUALITY = StartConfig.jpeg_quality
+QUALITY = BEST_QUALITY
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ import numpy as np
 
 from edge_runtime._realtime import ActuatorLoop, PythonPort
 from edge_runtime.config import StartConfig
+from edge_runtime.link.uplink import BEST_QUALITY
 from edge_runtime.planning.planner import Planner, PlannerSettings
 from edge_runtime.planning.sensors import CameraView, Sensors
 from edge_runtime.planning.task import Task
@@ -193,7 +194,7 @@ class Server:
         self.due: list[tuple[int, Answer]] = []
 
     def send(self, observation: Observation) -> bool:
-        whole = [self._assembler.feed(message) for message in encode_observation(observation, StartConfig.jpeg_quality)]
+        whole = [self._assembler.feed(message) for message in encode_observation(observation, BEST_QUALITY)]
         assert whole[-1] is not None
         arrived = whole[-1][0]
         reason = None if arrived.must_go else self._filter.verdict(arrived)
@@ -208,6 +209,8 @@ class Server:
         took_s = self._trial.latency_s if reason is None else SKIPPED_S
         self.due.append((self._clock.now_ns + int(took_s * 1e9), answer))
         return True
+
+    is_uploading = False
 
     def suspect(self) -> None:
         """No answer is ever lost."""
@@ -282,7 +285,7 @@ def levels(seeds: range) -> str:
 def _small(cameras: dict[str, Camera]) -> dict[str, np.ndarray]:
     """Each camera's small picture, as the server sees it: of a JPEG."""
     frames = [Frame.raw(name, camera.latest().pixels) for name, camera in cameras.items()]
-    return {frame.camera: thumbnail(compress(frame, StartConfig.jpeg_quality)).astype(np.int16) for frame in frames}
+    return {frame.camera: thumbnail(compress(frame, BEST_QUALITY)).astype(np.int16) for frame in frames}
 
 
 def main(config: FilterConfig) -> None:

@@ -82,6 +82,7 @@ class Bench:
     link_up: bool = True
     sent: list[Observation] = field(default_factory=list)
     lost: int = 0
+    is_uploading: bool = False
 
     def __post_init__(self) -> None:
         self.sensors = replace(self.sensors, policy=replace(self.sensors.policy, chunk_size=self.rows))
@@ -259,6 +260,20 @@ def test_a_lost_answer_frees_the_place_and_is_still_merged_when_it_comes() -> No
     assert bench.sent[1].must_go
     bench.planner.answered(chunk_for(bench.sent[0]))
     assert bench.ring.level == 10
+
+
+def test_time_for_an_answer_runs_from_the_end_of_the_upload() -> None:
+    bench = Bench()
+    bench.tick()
+    bench.is_uploading = True
+    for _ in range(15):  # seconds, for one observation
+        bench.now_ns += 1_000_000_000
+        bench.tick()
+    assert bench.lost == 0
+    bench.is_uploading = False
+    bench.now_ns += 1_100_000_000
+    bench.tick()
+    assert bench.lost == 1
 
 
 def test_one_very_late_answer_changes_nothing_of_what_counts_as_lost() -> None:

@@ -14,7 +14,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-ONE_MEGABIT = ("tbf", "rate", "1mbit", "burst", "4kb", "latency", "400ms")
+
+def token_bucket(megabits: int) -> tuple[str, ...]:
+    return ("tbf", "rate", f"{megabits}mbit", "burst", f"{4 * megabits}kb", "latency", "400ms")
+
+
+ONE_MEGABIT = token_bucket(1)
 
 _CLONE_NEWNET = 0x40000000
 _NEEDED = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # the second to make namespaces, and to enter them
@@ -105,11 +110,14 @@ class Cable:
         finally:
             self.server.run("ip", "route", "del", "blackhole", f"{self.robot.address}/32")
 
+    def one_megabit(self) -> AbstractContextManager[None]:
+        return self.slow(1)
+
     @contextmanager
-    def one_megabit(self) -> Iterator[None]:
+    def slow(self, megabits: int) -> Iterator[None]:
         """Each way, by the kernel's token bucket; what waits in it when that goes is lost."""
         for end in self.ends:
-            end.run("tc", "qdisc", "add", "dev", "cable0", "root", *ONE_MEGABIT)
+            end.run("tc", "qdisc", "add", "dev", "cable0", "root", *token_bucket(megabits))
         try:
             yield
         finally:

@@ -28,7 +28,7 @@ class RunStats:
         return SimpleNamespace(counters=lambda: {"ticks": self.ticks, "starved": 3})
 
     def now(self) -> dict[str, Any]:
-        return {"state": "running", "queue_level": self.level, "round_trip_s": 0.312}
+        return {"state": "running", "queue_level": self.level, "round_trip_s": 0.312, "jpeg_quality": 93}
 
 
 def drive(line: StatusLine, stats: RunStats, ticks: int, hz: float = 30.0) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from edge_runtime.config import StartConfig
+from edge_runtime.link.uplink import BEST_QUALITY
 from edge_runtime.tools.profiler.verdict import sentences
 
 from .findings import RAW_PAIR, findings
@@ -23,7 +23,7 @@ def test_raw_frames_on_a_slow_link_sending_bounds_and_jpeg_or_resize_is_the_way(
     )
     assert "Sending bounds the loop: 741 ms of it, 97%" in text
     assert "An observation is 1.84 MB, and the link carries 20.0 Mbit/s" in text
-    assert f"Change first: send JPEG instead of raw frames: --jpeg_quality={StartConfig.jpeg_quality} makes" in text
+    assert f"Change first: send JPEG instead of raw frames: --jpeg_quality={BEST_QUALITY} makes" in text
     assert "makes 1.84 MB of pixels 170 kB" in text
     assert "a round trip of about 92.0 ms" in text
     assert "a policy exported for 320x240 with --resize=true needs 461 kB raw" in text

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from edge_runtime.wire.messages import Chunk, Failure, Frame, Observation
+from edge_runtime.wire.messages import Chunk, Failure, Frame, Observation, Received
 from policy_server import bundle
 from scripts.rig.robots import Robot, hello_to, look
 
@@ -66,3 +66,16 @@ def test_a_jpeg_that_lies_about_its_size_is_not_decoded(robot: Robot) -> None:
         look(1, frames=(Frame("front", 24, 32, "jpeg", bomb), good.frames[1]), extra_state=good.extra_state)
     )
     assert "the JPEG is 20000x20000, declared 32x24" in failure.message
+
+
+def test_only_a_robot_that_says_so_is_told_what_has_arrived(seeing: Path) -> None:
+    with serving(seeing) as server:
+        policy = bundle.load(seeing).policy
+        with (
+            Robot(server.address, hello_to(policy)) as old,
+            Robot(server.address, hello_to(policy, understands=("received", "later"))) as new,
+        ):
+            pixels = sum(24 * 32 * 3 if camera.name == "front" else 16 * 16 * 3 for camera in policy.cameras)
+            assert isinstance(old.welcomed().ask(view(1, 100, 40)), Chunk)
+            assert new.welcomed().ask(view(1, 100, 40)) == Received(1, pixels)
+            assert isinstance(new.receive(), Chunk)

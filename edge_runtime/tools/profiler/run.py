@@ -14,6 +14,7 @@ from edge_runtime.acting.supervisor.client import Supervisor
 from edge_runtime.cameras import Camera
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import StreamError
+from edge_runtime.link.uplink import BEST_QUALITY
 from edge_runtime.reporting.run_stats import RunStats
 from edge_runtime.runtime import Runtime
 from edge_runtime.timing import Histogram, bucket_floor
@@ -116,7 +117,7 @@ def _pictures(hello: messages.Hello, cameras: Mapping[str, Camera]) -> list[Pict
             pixels = newest.pixels
             if pixels.shape[:2] != (camera.height, camera.width):
                 pixels = cv2.resize(pixels, (camera.width, camera.height))  # type: ignore[assignment]
-            jpeg = compress(messages.Frame.raw(camera.name, pixels), StartConfig.jpeg_quality)
+            jpeg = compress(messages.Frame.raw(camera.name, pixels), BEST_QUALITY)
             pictures.append(Picture(camera.name, camera.height, camera.width, len(jpeg.data)))
     return pictures
 
@@ -131,7 +132,7 @@ def _setting(stats: RunStats, pictures: list[Picture], idle_gap_ms: float) -> Se
         control_hz=config.fps * config.substeps,
         rows=hello.actions_per_chunk,
         threshold=str(config.chunk_size_threshold),
-        jpeg_quality=config.jpeg_quality,
+        jpeg_quality=stats.stream.uplink.quality,
         idle_gap_ms=idle_gap_ms,
         pictures=tuple(pictures),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from edge_runtime.config import StartConfig
+from edge_runtime.link.uplink import BEST_QUALITY
 from edge_runtime.timing import EARLY_SAMPLES, can_tell
 from edge_runtime.tools.profiler.findings import MOST_FPS, Findings, Picture
 
@@ -130,7 +130,7 @@ def _sending(findings: Findings) -> str:
         )
     jpeg = sum(picture.jpeg_bytes for picture in setting.pictures)
     return (
-        f"send JPEG instead of raw frames: --jpeg_quality={StartConfig.jpeg_quality} makes "
+        f"send JPEG instead of raw frames: --jpeg_quality={BEST_QUALITY} makes "
         f"{_bytes(findings.frame_bytes)} of pixels {_bytes(jpeg)}{_and_so(findings, jpeg)}. "
         f"Or {_smaller(findings, setting.pictures, raw=True)}"
     )

@@ -64,6 +64,8 @@ class Server:
             self._answer(Skipped(observation.id, reason), observation, SKIPPED_NS)
         return True
 
+    is_uploading = False
+
     def suspect(self) -> None:
         """A link that loses answers is not dead."""
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_runtime.config import StartConfig
+from edge_runtime.link.uplink import BEST_QUALITY
 from scripts.benches.vs_lerobot.diary import Diary
 from scripts.benches.vs_lerobot.frames import VIEWS
 from scripts.benches.vs_lerobot.motion import Motion
 from scripts.benches.vs_lerobot.processes import Cpus, Program
 
 ROWS = 50
-QUALITY = StartConfig.jpeg_quality
+QUALITY = BEST_QUALITY
 
 
 @dataclass(frozen=True)
