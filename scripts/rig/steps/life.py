@@ -117,6 +117,8 @@ class Nothing:
     def send(self, observation: Any) -> bool:
         return False
 
+    is_uploading = False
+
     def suspect(self) -> None:
         pass
 
