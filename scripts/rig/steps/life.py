@@ -39,6 +39,7 @@ Part = Literal["start", "first start", "run", "stop", "supervisor"]
 FPS = 30.0
 RUN_S = 2.0
 SHORT_RUN_S = 0.2  # of a life that is about its start or its end
+PATIENCE_S = 8.0  # then the run is told to stop
 ROWS = 100  # of the plan: longer than the run, so that one that goes on after a fault is seen
 MAX_SPEED = 60.0
 MAX_ACCELERATION = 600.0
@@ -224,6 +225,7 @@ class Life:
             hurry=self.hurry,
             supervisor=None if step.policy == "hold" else self._watcher,  # type: ignore[arg-type]
         )
+        self.clock.after(PATIENCE_S, self.stop.set)  # a line that is silent for good is sought for ever
         with self.bus:
             try:
                 self.robot.open()

@@ -43,6 +43,7 @@ class Time(VirtualClock):
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
         self._due.append((self.seconds + seconds, act))
+        self._due.sort(key=lambda due: due[0])
 
     def wait(self, seconds: float, until: threading.Event) -> bool:
         self.wait_until(self.seconds + max(seconds, 0.0))
@@ -141,6 +142,8 @@ class StepBus(VirtualBus):
         """Pull the adapter out, from any thread: what is still on the line is heard no more."""
         self.plugged = False
         self._line.soon(self._line.unplug)
+        with self.heard:
+            self.heard.notify_all()
 
     def _read(self, servo: VirtualServo, address: int, count: int) -> bytes:
         data = super()._read(servo, address, count)
