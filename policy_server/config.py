@@ -72,9 +72,7 @@ class ServerConfig:
     socket_group: str = ""  # whose members may use the Unix socket too, mode 0660
     tls: TlsConfig = field(default_factory=TlsConfig)
     token_file: Path | None = None  # bearer tokens, one a line; only its owner may read it; read again on SIGHUP
-    trusted_proxies: list[str] = field(
-        default_factory=list
-    )  # addresses or networks; what comes from there is told apart
+    trusted_proxies: list[str] = field(default_factory=list)  # load balancers, whose sessions are told apart
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     providers: Providers = "auto"  # auto takes CUDA where it works, else the CPU, and says which
     provider_options: dict[str, dict[str, bool | int | float | str]] = field(default_factory=dict)  # cuda, tensorrt

@@ -89,13 +89,13 @@ def test_expiry_is_read_from_the_certificate(certs: Path) -> None:
 def test_a_key_of_another_certificate_is_refused(certs: Path, strangers: Path) -> None:
     config = server_config.TlsConfig(cert=certs / "server.crt", key=strangers / "server.key")
     with pytest.raises(ConfigError, match=r"tls\.key: .*server\.key is not the unencrypted key of .*server\.crt"):
-        ServerTls(config, lambda: None)
+        ServerTls(config)
 
 
 def test_a_certificate_for_no_host_is_refused(certs: Path) -> None:
     config = server_config.TlsConfig(cert=certs / "robot.crt", key=certs / "robot.key")
     with pytest.raises(ConfigError, match=r"tls\.cert: names no host"):
-        ServerTls(config, lambda: None)
+        ServerTls(config)
 
 
 def test_a_damaged_ca_is_refused(certs: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_damaged_ca_is_refused(certs: Path, tmp_path: Path) -> None:
     damaged.write_bytes((certs / "ca.crt").read_bytes()[:200] + b"\n-----END CERTIFICATE-----\n")
     config = server_config.TlsConfig(certs / "server.crt", certs / "server.key", damaged)
     with pytest.raises(ConfigError, match=r"tls\.client_ca: .* holds a damaged certificate"):
-        ServerTls(config, lambda: None)
+        ServerTls(config)
 
 
 # policy-server make-certs.

@@ -21,6 +21,7 @@ from policy_server import server as server_module
 from policy_server.config import LimitsConfig, ServerConfig
 from policy_server.door.deadlines import Deadlines
 from policy_server.door.health import Health
+from policy_server.door.peers import Peers
 from policy_server.engines import Engine
 from policy_server.engines.providers import Runtime
 from policy_server.server import PolicyServer
@@ -50,12 +51,12 @@ def test_describe_offers_all_policies_the_default_first(server: PolicyServer, po
 
 def test_a_fitting_robot_is_welcomed_with_the_policy(server: PolicyServer, policy: Policy) -> None:
     with Robot(server.address, hello_to(policy)) as robot:
-        assert robot.receive() == Welcome(policy)
+        assert robot.receive() == Welcome(policy, understands=("received",))
 
 
 def test_no_name_means_the_first(server: PolicyServer, policy: Policy) -> None:
     with Robot(server.address, hello_to(policy, model="")) as robot:
-        assert robot.receive() == Welcome(policy)
+        assert robot.receive() == Welcome(policy, understands=("received",))
 
 
 DIFFERENCES: list[tuple[dict[str, Any], str]] = [
@@ -102,7 +103,7 @@ def test_an_extra_camera_is_ignored_with_one_warning(
 ) -> None:
     hello = hello_to(policy, cameras=(*policy.cameras, Camera("side", 8, 8)))
     with Robot(server.address, hello) as robot:
-        assert robot.receive() == Welcome(policy)
+        assert robot.receive() == Welcome(policy, understands=("received",))
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
     assert "cameras [side] are not used by seeing" in warnings[0]
@@ -214,7 +215,7 @@ def test_a_stop_ends_every_stream_with_its_reason(tiny: Path) -> None:
 
 
 def test_a_watcher_that_leaves_while_health_changes_stops_nothing(tiny: Path) -> None:
-    health = Health((), places=8, message_s=10.0, deadlines=Deadlines())
+    health = Health((), places=8, message_s=10.0, deadlines=Deadlines(), peers=Peers())
     server = grpc.server(ThreadPoolExecutor(8))
     server.add_generic_rpc_handlers((health.handler(),))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import pytest
 
 from edge_runtime.errors import ConfigError, ModelError, UsageError
 from edge_runtime.wire.messages import Chunk, Failure, Replaced
-from policy_server import cli
+from policy_server import bundle, cli
 from policy_server.config import ServerConfig
 from policy_server.engines import python
 from policy_server.engines.python import PythonPolicy
 from policy_server.engines.sources import find
+from policy_server.server import PolicyServer
 from policy_server.serving.models import Models
 from scripts.rig.bundles import write_bundle
 from scripts.rig.robots import Robot, hello_to, look
@@ -187,8 +189,9 @@ def test_code_is_taken_from_the_command_line_alone(
     with pytest.raises(UsageError, match=only):
         Models(lambda source: None, code=["another:policy"]).load(name, print)  # type: ignore[arg-type, return-value]
     folder = write_bundle(tmp_path / "bundle", type=name)
-    with serving(folder, wait=False) as server, pytest.raises(ModelError, match=f"type: '{name}' is not one of"):
-        next(iter(server._models)).scheduler.warm.result(20)
+    with PolicyServer(ServerConfig(listen="127.0.0.1:0", threads=1), [bundle.load(folder)]) as server:
+        with pytest.raises(ModelError, match=f"type: '{name}' is not one of"):
+            server.run(Future())
     assert module not in sys.modules
     assert [source.path for source in cli._sources(ServerConfig(bundles=[name]), [name])] == [name]
 
