@@ -189,9 +189,9 @@ def test_code_is_taken_from_the_command_line_alone(
     with pytest.raises(UsageError, match=only):
         Models(lambda source: None, code=["another:policy"]).load(name, print)  # type: ignore[arg-type, return-value]
     folder = write_bundle(tmp_path / "bundle", type=name)
-    with PolicyServer(ServerConfig(listen="127.0.0.1:0", threads=1), [bundle.load(folder)]) as server:
-        with pytest.raises(ModelError, match=f"type: '{name}' is not one of"):
-            server.run(Future())
+    refused = pytest.raises(ModelError, match=f"type: '{name}' is not one of")
+    with PolicyServer(ServerConfig(listen="127.0.0.1:0", threads=1), [bundle.load(folder)]) as server, refused:
+        server.run(Future())
     assert module not in sys.modules
     assert [source.path for source in cli._sources(ServerConfig(bundles=[name]), [name])] == [name]
 
