@@ -52,6 +52,13 @@ class LimitsConfig:
 
 
 @dataclass
+class LeRobotConfig:
+    """How LeRobot's own clients are served (`lerobot_listen`)."""
+
+    strict: bool = False  # refuse a client that asks for another policy than is served, instead of a warning
+
+
+@dataclass
 class ServerConfig:
     """`policy-server start BUNDLE [BUNDLE ...]`: serve policies to robots until a signal.
 
@@ -69,6 +76,8 @@ class ServerConfig:
     admin_socket: Path | None = None  # for `policy-server models`, mode 0600
     metrics_port: Port | None = None  # Prometheus on 127.0.0.1; 0 = any free port, which the log names
     listen: str = "127.0.0.1:8080"  # HOST:PORT, or unix:/path with mode 0600
+    lerobot_listen: str = ""  # HOST:PORT for LeRobot's RobotClient, unchanged; it has neither TLS nor token
+    lerobot: LeRobotConfig = field(default_factory=LeRobotConfig)
     socket_group: str = ""  # whose members may use the Unix socket too, mode 0660
     tls: TlsConfig = field(default_factory=TlsConfig)
     token_file: Path | None = None  # bearer tokens, one a line; only its owner may read it; read again on SIGHUP

@@ -61,11 +61,17 @@ class ServerCollector(Collector):
             name, stats = [model.name], model.stats
             facts = {"type": model.policy.type, "digest": model.policy.digest.hex()[:12]}
             info.add_metric(name, {**facts, "provider": model.scheduler.provider})
-            sessions.add_metric(name, model.sessions)
+            wires = model.wires
+            sessions.add_metric(name, wires.pop("", 0))
+            for wire, number in wires.items():
+                sessions.add_sample(sessions.name, {"model": model.name, "wire": wire}, number)
             queue.add_metric(name, model.waiting_s)
             overloaded.add_metric(name, model.overloaded)
             for answer, count in dict(stats.answers).items():
                 answers.add_metric([*name, answer], count)
+            for (wire, answer), count in dict(stats.foreign).items():
+                labels = {"model": model.name, "answer": answer, "wire": wire}
+                answers.add_sample(f"{answers.name}_total", labels, count)
             for stage, histogram in stats.stages.histograms.items():
                 stages.add_metric([*name, stage], _seconds(histogram), histogram.sum_s)
             batches.add_metric(name, *_sizes(dict(stats.batches)))

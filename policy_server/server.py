@@ -35,6 +35,7 @@ from policy_server.engines.providers import Runtime, check
 from policy_server.engines.python import PythonPolicy
 from policy_server.metrics import ServerCollector
 from policy_server.serving.fairness import DecodingTurns
+from policy_server.serving.lerobot.service import LeRobotService, Refuser
 from policy_server.serving.model import Model
 from policy_server.serving.models import PROGRESS_S, Models
 from policy_server.serving.service import DESCRIBE_PLACES, SERVICE, PolicyService
@@ -91,9 +92,10 @@ class PolicyServer:
         for source in sources:
             self._models.add(source)
         self._deadlines = Deadlines()
+        admission = Admission(config.max_sessions, config.limits.sessions_per_peer, self._access.peers)
         self._service = PolicyService(
             self._models,
-            admission=Admission(config.max_sessions, config.limits.sessions_per_peer, self._access.peers),
+            admission=admission,
             peers=self._access.peers,
             limits=config.limits,
             deadlines=self._deadlines,
@@ -118,14 +120,30 @@ class PolicyServer:
             interceptors=(bounded, *self._access.interceptors),
             maximum_concurrent_rpcs=2 * self.workers,
         )
-        self._grpc.add_generic_rpc_handlers((self._service.handler(), self._health.handler()))
+        refuser = Refuser(refused, config.lerobot_listen)
+        self._grpc.add_generic_rpc_handlers((self._service.handler(), self._health.handler(), refuser.handler()))
         self.address = str(self._listen)
+        self.lerobot_address = ""
+        self._lerobot: _LeRobotDoor | None = None
+        if config.lerobot_listen:
+            service = LeRobotService(
+                self._models,
+                strict=config.lerobot.strict,
+                admission=admission,
+                peers=self._access.peers,
+                limits=config.limits,
+                deadlines=self._deadlines,
+                refused=refused,
+            )
+            self._lerobot = _LeRobotDoor(config, service, bounded)
 
     def __enter__(self) -> PolicyServer:
         """Listen, and begin to load. Raises OutputError when the address cannot be had."""
         with ExitStack() as opening:
             for door in self._doors:
                 opening.enter_context(door)
+            if self._lerobot is not None:
+                self.lerobot_address = self._lerobot.open()
             bound = self._listen.bind(self._grpc, self._access.credentials, self._group)
             self._open = opening.pop_all()
         self.address = str(bound)
@@ -134,6 +152,8 @@ class PolicyServer:
             log.warning("%s can be reached from other machines, and lacks %s (--insecure)", self.address, lacks)
         self._deadlines.start()
         self._grpc.start()
+        if self._lerobot is not None:
+            self._lerobot.start()
         for model in self._models:
             model.scheduler.start()
         return self
@@ -172,6 +192,8 @@ class PolicyServer:
     ) -> None:
         self._health.set(False)
         self._open.close()
+        if self._lerobot is not None:
+            self._lerobot.stop()
         self._service.stop()
         self._grpc.stop(STOP_S).wait()
         self._models.stop()
@@ -180,6 +202,44 @@ class PolicyServer:
     def reload(self) -> None:
         """Read certificates and tokens again, for connections and calls to come."""
         self._access.reload()
+
+
+class _LeRobotDoor:
+    """The port of LeRobot's clients: its own, since they have neither TLS nor token."""
+
+    def __init__(self, config: ServerConfig, service: LeRobotService, bounded: BoundedSending) -> None:
+        """Raises ConfigError beyond loopback unless `insecure`."""
+        self._listen = Address.parse(config.lerobot_listen, "lerobot_listen")
+        if self._listen.path is not None:
+            raise ConfigError("lerobot_listen: must be HOST:PORT, which is what LeRobot's client connects to")
+        if not self._listen.is_local and not config.insecure:
+            raise ConfigError(
+                f"lerobot_listen: {self._listen} can be reached from other machines, and LeRobot's clients have neither"
+                " TLS nor a token; --insecure=true does without"
+            )
+        self._service = service
+        calls = 2 * config.max_sessions  # of one client: it polls and sends an observation
+        self._grpc = grpc.server(
+            ThreadPoolExecutor(calls + SPARE_WORKERS, thread_name_prefix="lerobot"),
+            options=_options(config.limits, calls),
+            interceptors=(bounded,),
+            maximum_concurrent_rpcs=2 * (calls + SPARE_WORKERS),
+        )
+        self._grpc.add_generic_rpc_handlers((service.handler(),))
+
+    def open(self) -> str:
+        """Bind; the address with the port that was got. Raises OutputError."""
+        bound = self._listen.bind(self._grpc)
+        remark = "" if bound.is_local else ": other machines reach it without TLS or token (--insecure)"
+        log.info("LeRobot's clients are served on %s%s", bound, remark)
+        return str(bound)
+
+    def start(self) -> None:
+        self._grpc.start()
+
+    def stop(self) -> None:
+        self._service.stop()
+        self._grpc.stop(STOP_S).wait()
 
 
 def _options(limits: LimitsConfig, streams: int) -> list[tuple[str, int]]:

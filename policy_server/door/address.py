@@ -24,14 +24,15 @@ class Address:
     host: str = ""
     port: int = 0
     path: Path | None = None
+    setting: str = "listen"
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str, setting: str = "listen") -> Address:
         """Raises ConfigError when `text` is not an address, or a name that does not resolve."""
-        host, port = split_address(text, "listen", first_port=0)
+        host, port = split_address(text, setting, first_port=0)
         if not host:
-            return cls(path=Path(text.removeprefix("unix:")))
-        return cls(host=_resolve(host), port=port)
+            return cls(path=Path(text.removeprefix("unix:")), setting=setting)
+        return cls(host=_resolve(host, setting), port=port, setting=setting)
 
     def __str__(self) -> str:
         if self.path is not None:
@@ -59,7 +60,7 @@ class Address:
                 return Address(self.host, server.add_secure_port(str(self), credentials))
             return Address(self.host, server.add_insecure_port(str(self)))
         except RuntimeError as error:
-            raise OutputError(f"listen: {self}: cannot be bound") from error
+            raise OutputError(f"{self.setting}: {self}: cannot be bound") from error
 
     def _probe(self) -> None:
         """Bind once ourselves: gRPC says that it failed, but not why."""
@@ -69,7 +70,8 @@ class Address:
             try:
                 probe.bind((self.host, self.port))
             except OSError as error:
-                raise OutputError(f"listen: {self}: {os.strerror(error.errno or errno.EINVAL).lower()}") from error
+                why = os.strerror(error.errno or errno.EINVAL).lower()
+                raise OutputError(f"{self.setting}: {self}: {why}") from error
 
     def _bind_path(self, server: grpc.Server, path: Path) -> None:
         refuse_taken(path, f"listen: {self}")  # gRPC removes whatever lies there, a living server's socket included
@@ -106,10 +108,10 @@ def _share(path: Path, group: str) -> None:
         raise AccessError(f"socket_group: {path} cannot be given to {group!r}: {error.strerror}") from error
 
 
-def _resolve(host: str) -> str:
+def _resolve(host: str, setting: str) -> str:
     """The one IP address that `host` means, IPv4 before IPv6: what is asked for is what is bound."""
     try:
         found = sorted(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), key=lambda info: info[0])
     except OSError as error:
-        raise ConfigError(f"listen: {host!r} is not an address and does not resolve") from error
+        raise ConfigError(f"{setting}: {host!r} is not an address and does not resolve") from error
     return str(found[0][4][0])

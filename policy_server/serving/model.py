@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -51,6 +52,12 @@ class Model:
         return len(self._sessions)
 
     @property
+    def wires(self) -> Counter[str]:
+        """Its sessions by the wire they came on; empty is our own."""
+        with self._lock:
+            return Counter(session.wire for session in self._sessions)
+
+    @property
     def waiting_s(self) -> float:
         """The age of the observation that waits longest."""
         with self._lock:
@@ -60,8 +67,8 @@ class Model:
     def overloaded(self) -> bool:
         return self._load.is_overloaded(time.monotonic())
 
-    def open_session(self, hello: Hello, name: str, outbox: Outbox, share: Share) -> Session:
-        """A session for the robot that says `hello`, its welcome in the outbox.
+    def open_session(self, hello: Hello, name: str, outbox: Outbox, share: Share, wire: str = "") -> Session:
+        """A session for the robot that says `hello`, its welcome in the outbox; `wire` names a protocol not our own.
 
         Raises ProtocolError when robot and policy do not fit, Fault when the model is not to be had.
         """
@@ -81,6 +88,7 @@ class Model:
                 queue=self.scheduler,
                 decoding=self._decoding,
                 outbox=outbox,
+                wire=wire,
             )
             outbox.put(Welcome(self.policy, (RECEIVED,)))
             self._sessions.add(session)

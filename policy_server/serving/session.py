@@ -79,8 +79,10 @@ class Session:
         queue: Queue,
         decoding: DecodingTurns,
         outbox: Outbox,
+        wire: str = "",
     ) -> None:
-        """`observations`: how many of the last ones the policy looks at."""
+        """`observations`: how many of the last ones the policy looks at. `wire`: the protocol, empty for our own."""
+        self.wire = wire
         self.policy = policy
         self.name = name
         self.share = share

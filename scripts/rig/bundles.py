@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,14 @@ def write_bundle(
     bias: float = 0.0,
     fixed_batch: int | None = None,
     observations: int = 1,
+    names: Sequence[str] = JOINTS,
     **manifest: Any,
 ) -> Path:
     """A bundle in `folder`; further keywords replace entries of its manifest."""
     folder.mkdir(parents=True)
     batch = fixed_batch or "batch"
     rows = (np.arange(chunk, dtype=np.float32) / 8 + bias).reshape(1, chunk, 1)
-    shape = [batch, *([observations] if observations > 1 else []), len(JOINTS)]
+    shape = [batch, *([observations] if observations > 1 else []), len(names)]
     inputs = [helper.make_tensor_value_info("observation.state", TensorProto.FLOAT, shape)]
     powers = 10.0 ** np.arange(observations, dtype=np.float32)[::-1, None]
     constants = [
@@ -67,7 +68,7 @@ def write_bundle(
         nodes.append(helper.make_node("Reshape", [mean, "column"], [f"{mean}.column"]))
         nodes.append(helper.make_node("Add", [f"sum{index}", f"{mean}.column"], [f"sum{index + 1}"]))
     nodes.append(helper.make_node("Identity", [f"sum{len(means)}"], ["action"]))
-    output = helper.make_tensor_value_info("action", TensorProto.FLOAT, [batch, chunk, len(JOINTS)])
+    output = helper.make_tensor_value_info("action", TensorProto.FLOAT, [batch, chunk, len(names)])
     graph = helper.make_graph(nodes, "tiny", inputs, [output], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, folder / "policy.onnx")
@@ -78,11 +79,11 @@ def write_bundle(
             "name": name,
             "type": "act",
             "precision": "fp32",
-            "joints": [{"name": joint, "unit": "degrees"} for joint in JOINTS],
+            "joints": [{"name": joint, "unit": "degrees"} for joint in names],
             "cameras": [{"name": camera, "height": height, "width": width} for camera, height, width in cameras],
             "extra_state": [{"name": "observation.environment_state", "dimension": extra}] if extra else [],
             "chunk_size": chunk,
-            "action_dim": len(JOINTS),
+            "action_dim": len(names),
             "fps": 30.0,
             "uses_task": False,
             "temporal_ensemble_coeff": None,

@@ -11,7 +11,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -45,6 +45,8 @@ from edge_runtime.wire.messages import (
 from policy_server import bundle
 from policy_server.door import certificates
 from policy_server.serving.cleaning import match_keys, preprocess
+from policy_server.serving.lerobot import said as lerobot
+from policy_server.serving.lerobot.client import observe
 from scripts.rig.bundles import write_bundle
 
 CORPORA = Path(__file__).resolve().parents[3] / "tests" / "corpora"
@@ -60,6 +62,8 @@ POLICY = Policy(
     fps=30.0,
 )
 HELLO = Hello(JOINTS, POLICY.cameras, POLICY.extra_state, 30.0, robot="arm", similarity_tolerance=1.0)
+LEROBOT_POLICY = replace(POLICY, cameras=(Camera("front", 12, 16),), extra_state=())
+LEROBOT_HELLO = replace(HELLO, cameras=LEROBOT_POLICY.cameras, extra_state=())
 _VARIES = re.compile(r"'.*'|\".*\"|\[.*\]|\{.*\}|\S*\d\S*|[^ -~]")  # in a sentence: quotations, lists, numbers
 MOST_HELD = feetech.MAX_FRAME + 5  # bytes of a frame that a decoder may keep waiting for its end
 
@@ -144,6 +148,27 @@ def split(data: bytes) -> Iterator[bytes]:
 
 def join(messages: list[bytes]) -> bytes:
     return b"".join(len(message).to_bytes(2, "big") + message for message in messages)
+
+
+def run_lerobot(data: bytes) -> str:
+    """What LeRobot's client pickles: the first byte says which of its two messages it is to be."""
+    try:
+        if data[:1] == b"s":
+            lerobot.setup(data[1:])
+            return "setup"
+        seen = lerobot.observation(data[1:])
+        whole = observe(seen, LEROBOT_POLICY, {}, id=1, session=0, must_go=True)
+        inputs = preprocess(whole, match_keys(LEROBOT_HELLO, LEROBOT_POLICY))
+    except ProtocolError as error:
+        return said(error)
+    assert all(np.isfinite(array).all() for array in inputs.values() if array.dtype.kind == "f")
+    return "observation"
+
+
+def lerobots() -> list[bytes]:
+    """Recorded from LeRobot 0.6.1's own classes."""
+    files = sorted((CORPORA.parent / "recordings" / "lerobot").glob("*.pkl"))
+    return [path.name[:1].encode() + path.read_bytes() for path in files]
 
 
 PICTURES = ((16, 24), (480, 640))  # the second is large enough for what a scan costs to show
@@ -328,6 +353,7 @@ TARGETS = {
     for target in (
         Target("hello", run_hello, lambda: [codec.encode_hello(HELLO).SerializeToString()]),
         Target("stream", run_stream, lambda: [join([*observation(1), *observation(2, 80)]), join(observation(1))]),
+        Target("lerobot", run_lerobot, lerobots),
         Target("jpeg", run_jpeg, jpegs),
         Target("answer", run_answer, answers),
         Target("description", run_description, descriptions),

@@ -1,0 +1,1 @@
+"""LeRobot's asynchronous clients, served on their own wire without unpickling anything."""
