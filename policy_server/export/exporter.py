@@ -71,7 +71,9 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
 
         say("comparing with torch, through the server's own engine on the CPU")
         expected = answers(policy.answer, observations, say)
-        del policy  # large weights are not in memory twice
+        for parameter in policy.module.parameters():  # large weights are not in memory twice; torch's exporter keeps
+            parameter.data = parameter.data.new_empty(0)  # its last graph for ever, and the parameters with it
+        del policy
         gc.collect()
         engine = open_engine(bundle.load(folder), Runtime("cpu"))
         scale = checkpoint.unnormalise().scale

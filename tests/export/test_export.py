@@ -6,14 +6,17 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from policy_server import bundle
 from policy_server.engines import open_engine
 from policy_server.engines.providers import Runtime
+from policy_server.export import exporter, policies
 from policy_server.export.cli import main
 from policy_server.export.parity import MAX_NORMALISED, MAX_UNITS
 
@@ -100,6 +103,26 @@ def test_weights_beside_the_graph_load_after_the_folder_was_moved(
     assert "policy.onnx.data" in loaded.manifest.files
     assert loaded.graphs["policy"].stat().st_size < 1 << 20
     assert main([f"--check={tmp_path / 'moved'}"]) == 0
+
+
+def test_weights_are_not_in_memory_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[torch.nn.Parameter] = []
+    at_opening: list[int] = []
+
+    def watched(*arguments: Any) -> Any:
+        policy = policies.build(*arguments)
+        kept.extend(policy.module.parameters())
+        return policy
+
+    def opened(*arguments: Any) -> Any:
+        at_opening.append(sum(parameter.untyped_storage().nbytes() for parameter in kept))
+        return open_engine(*arguments)
+
+    monkeypatch.setattr(exporter, "build", watched)
+    monkeypatch.setattr(exporter, "open_engine", opened)
+    assert main(arguments("act_so101_pick_place", tmp_path / "made")) == 0
+    assert len(kept) > 10
+    assert at_opening == [0]
 
 
 def test_temporal_ensembling_is_recorded(copy: Callable[[str], Path], tmp_path: Path) -> None:
