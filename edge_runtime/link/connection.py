@@ -75,11 +75,15 @@ class Connection:
         return self.policy is not None and self._slot.put(observation, observation.id)
 
     def is_silent(self) -> bool:
-        """A ping is unanswered and nothing else came either, while the line had nothing of ours to carry."""
+        """A ping or a piece is unanswered and nothing else came either, while the line had nothing of ours to carry.
+
+        A piece counts, since no ping leaves behind an upload that stands still.
+        """
         if self._uplink.is_busy:
             return False
         now_s = time.monotonic()
-        return self._ponged < self._pings and now_s - max(self._heard_s, self._pinged_s) > SILENT_S
+        is_due = self._ponged < self._pings or self._uplink.awaits_acknowledgement
+        return is_due and now_s - max(self._heard_s, self._pinged_s) > SILENT_S
 
     def cancel(self, why: str) -> None:
         self._why_cancelled = why

@@ -21,7 +21,7 @@ from edge_runtime.wire import limits
 log = logging.getLogger(__name__)
 
 BEST_QUALITY = 93
-# Each with the bytes of a picture of 640x480 in proportion to those at 93 (4:4:4, libjpeg-turbo).
+# Each with the bytes of a picture in proportion to those at 93: estimates, which the next upload corrects.
 QUALITIES = {93: 1.0, 85: 0.62, 75: 0.45, 67: 0.38, 60: 0.33}
 
 AHEAD_S = 0.25  # of the line's bytes may be on their way
@@ -124,6 +124,12 @@ class Uplink:
                 return False
             due_s = 3 * self._on_the_way() / self.bytes_per_s if self.bytes_per_s else STALLED_AT_FIRST_S
             return self._clock() - self._moved_s < max(STALLED_S, due_s)
+
+    @property
+    def awaits_acknowledgement(self) -> bool:
+        """Pieces are on their way, and the server says of each that it has arrived."""
+        with self._changed:
+            return self._acknowledges and self._on_the_way() > 0
 
     # -- what is made of it -----------------------------------------------------------------------------------------
 

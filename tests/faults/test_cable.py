@@ -118,8 +118,9 @@ def at_work(cable: Cable, address: str, folder: Path) -> Iterator[tuple[ArmBench
     assert summary["action_age_s"]["max"] <= OLDEST_S
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def work(cable: Cable, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ArmBench, Edge]]:
+    """A run of its own for each fault: a second one within the same bad spell would not be told again."""
     with at_work(cable, server.address, tmp_path_factory.mktemp("arm")) as work:
         yield work
 
