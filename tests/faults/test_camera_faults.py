@@ -73,8 +73,8 @@ def test_without_pictures_the_arm_holds(rig: Bench, edge: Edge, film: Film) -> N
     edge.wait_for("-> holding")
     rig.wait_for_goals(5)  # the loop keeps its rate
     film.rolls = True
-    edge.wait_for("observations go on")
     edge.wait_for("-> running")
+    edge.wait_for("observations go on")  # said once all has been well for a while
 
 
 def test_a_camera_that_goes_away_is_found_again(edge: Edge, film: Film) -> None:
@@ -92,5 +92,5 @@ def test_a_camera_that_comes_back_in_another_size_is_not_looked_through(rig: Ben
     edge.wait_for("-> holding")
     film.greeting = greeting
     film.hang_up()
-    edge.wait_for("observations go on")
     edge.wait_for("-> running")
+    edge.wait_for("observations go on")  # said once all has been well for a while
