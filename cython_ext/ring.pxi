@@ -206,6 +206,31 @@ cdef class ActionRing:
             raise ValueError(f"goal has {goal.shape[0]} joints, the ring {self.joints}")
         self.keep(&goal[0])
 
+    def planned(self, int64_t first_timestep, Py_ssize_t rows):
+        """A copy of what is planned from `first_timestep` on, (k, joints) float32: at most `rows`, up to the last one.
+
+        A timestep without a row is a row of NaN. Raises ValueError for a number of rows below 0.
+        """
+        cdef Py_ssize_t row, begin, count
+        cdef int64_t at
+        cdef float[:, ::1] out
+        if rows < 0:
+            raise ValueError(f"rows: {rows} is less than 0")
+        with self._lock:
+            begin, count = self._row_of(first_timestep), self._plans[self._last].rows
+            if begin < count:
+                rows = min(rows, <Py_ssize_t> (self._timesteps[self._last, count - 1] - first_timestep + 1))
+            else:
+                rows = 0
+            found = np.full((rows, self.joints), np.nan, np.float32)
+            out = found
+            for row in range(begin, count):
+                at = self._timesteps[self._last, row] - first_timestep
+                if at >= rows:
+                    break
+                memcpy(&out[at, 0], &self._rows[self._last, row, 0], self.joints * sizeof(float))
+        return found
+
     @property
     def cursor(self):
         """The next timestep to execute."""

@@ -175,6 +175,16 @@ class TlsConfig:
                 raise ConfigError(f"tls.ca: is missing, and tls.{name} needs it: without it there is no TLS")
 
 
+@dataclass
+class RtcConfig:
+    """Real-time chunking: each chunk continues what is planned (arXiv 2506.07339). The names are LeRobot's."""
+
+    enabled: bool | Literal["auto"] = "auto"  # auto = where the policy can be guided
+    prefix_attention_schedule: Literal["zeros", "ones", "linear", "exp"] = "linear"  # how the plan is held
+    execution_horizon: Annotated[int, Range(0, 4096)] = 0  # rows of the plan that are held; 0 = all that are left
+    max_guidance_weight: Annotated[float, Range(0, 1000)] = 10.0  # of the pull in a denoising step
+
+
 @RobotConfig.register_subclass("none")
 @dataclass
 class NoRobotConfig(RobotConfig):
@@ -207,6 +217,7 @@ class StartConfig:
     starve_risk: Annotated[float, Range(1e-4, 0.5)] = 0.01  # auto: chance that the queue runs dry before a chunk comes
     auto_floor: Part = 0.5  # auto: ask at this part of a chunk at the latest, unless the server is overloaded
     aggregate_fn_name: str | None = None  # a name or module:function; by default linear_blend, or as it was trained
+    rtc: RtcConfig = field(default_factory=RtcConfig)
     similarity: Literal["joint", "joint+image"] = "joint"  # what the server compares to skip what adds nothing
     similarity_tolerance: Tolerance | None = None  # L2 in joint units; by default 1.0 for degrees, else off; 0 = off
     image_tolerance: Levels = 15.0  # joint+image: levels (of 255) in a cell of a picture of 24 x 24

@@ -261,6 +261,8 @@ def load(path: Path) -> Bundle:
         fps=manifest.fps,
         uses_task=manifest.uses_task,
         temporal_ensemble_coeff=manifest.temporal_ensemble_coeff or 0.0,
+        guided=manifest.guided,
+        trained_delay=manifest.trained_delay,
     )
     graphs = {role: path / name for role, name in manifest.graphs.items()}
     check_nothing_else(path, manifest.files, graphs.values())

@@ -414,3 +414,16 @@ def test_the_product_has_no_reader_that_races() -> None:
     """Also in `.ci/run`, where the wheel is what is imported."""
     assert not hasattr(_realtime, "race")
     assert [entry for entry in Path(_realtime.__file__).parent.rglob("*race*") if entry.suffix in (".so", ".pyx")] == []
+
+
+def test_what_is_planned_is_copied_by_timestep_with_holes_where_nothing_is() -> None:
+    ring = ActionRing(20, 1, (0.0, 1.0))
+    ring.open_session(1, clear=True, cursor=0)
+    assert ring.planned(0, 5).shape == (0, 1)
+    ring.merge(2, np.array([[2], [3], [4]], np.float32), 1)
+    ring.merge(6, np.array([[6], [7]], np.float32), 1)
+    np.testing.assert_array_equal(ring.planned(3, 10)[:, 0], [3, 4, np.nan, 6, 7])
+    np.testing.assert_array_equal(ring.planned(1, 3)[:, 0], [np.nan, 2, 3])
+    assert ring.planned(8, 5).shape == (0, 1)
+    with pytest.raises(ValueError, match="rows: -1 is less than 0"):
+        ring.planned(0, -1)

@@ -52,7 +52,8 @@ def introduce(
     wanted = {camera.name: camera for camera in policy.cameras}
     for name in extra_cameras(views, policy):
         log.warning("camera %s is not used by policy %s", name, policy.name)
-    rows = PlannerSettings.of(config).asking(policy).rows
+    settings = PlannerSettings.of(config)
+    rows = settings.asking(policy).rows
     tolerance = config.similarity_tolerance
     units = sorted({joint.unit for joint in robot.joints})
     if tolerance is None:
@@ -78,6 +79,7 @@ def introduce(
         similarity_tolerance=tolerance,
         image_tolerance=config.image_tolerance if sees else 0.0,
         robot=config.robot.id or "",
+        guidance=settings.guidance(policy),
     )
     found = differences(replace(hello, cameras=cameras), policy)  # whoever looks for a name sees all that there are
     if policy.uses_task and not task.strip():

@@ -155,7 +155,8 @@ class PolicyStream:
                         elif isinstance(message, Ping):
                             conversation.pinged(connection.pong(message))
                         elif isinstance(message, Replaced):
-                            hello = replace(hello, digest=message.policy.digest)  # what a reconnect has to find
+                            guidance = hello.guidance if message.policy.guided else None
+                            hello = replace(hello, digest=message.policy.digest, guidance=guidance)  # to reconnect
                             conversation.replaced(message.policy)
                         elif isinstance(message, Pace):
                             conversation.paced(message.interval_s)

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from edge_runtime._realtime import ActionRing, Record
-from edge_runtime.config import Mode, StartConfig
+from edge_runtime.config import Mode, RtcConfig, StartConfig
 from edge_runtime.errors import ConfigError, ProtocolError, StreamError
 from edge_runtime.planning import aggregation
 from edge_runtime.planning.observer import QUIET_S, Observer
 from edge_runtime.planning.sensors import Sensors
 from edge_runtime.planning.threshold import AutoThreshold, FixedThreshold, Threshold, part_of
 from edge_runtime.timing import SERVER_STAGES, LatencyWindow, StageTimes
-from edge_runtime.wire.messages import Answer, Chunk, Failure, Observation, Policy, Skipped
+from edge_runtime.wire.messages import Answer, Chunk, Failure, Floats, Guidance, Observation, Policy, Skipped
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class PlannerSettings:
     starve_risk: float = StartConfig.starve_risk
     auto_floor: float = StartConfig.auto_floor
     aggregate_fn_name: Any = StartConfig.aggregate_fn_name
+    rtc: RtcConfig = field(default_factory=RtcConfig)
     max_action_age_s: float | None = StartConfig.max_action_age_s
     filtered: bool = False
     idle_gap_s: float = 0.0
@@ -90,6 +92,22 @@ class PlannerSettings:
             if rows == 0:
                 raise ConfigError(f"chunk_size_threshold: {left:g} leaves mode=sequential nothing to execute")
         return Asking(rows, 0)
+
+    def guidance(self, policy: Policy) -> Guidance | None:
+        """How its chunks continue the plan; None = they do not. Raises ConfigError where `rtc` cannot be had."""
+        rtc = self.rtc
+        if rtc.enabled is False:
+            return None
+        if not policy.guided or self.mode != "async":
+            if rtc.enabled is True:
+                why = f"mode={self.mode} leaves no plan" if policy.guided else f"policy {policy.name} cannot be guided"
+                raise ConfigError(f"rtc.enabled: true, but {why}")
+            return None
+        if rtc.execution_horizon > policy.chunk_size:
+            raise ConfigError(
+                f"rtc.execution_horizon: {rtc.execution_horizon} is more than the {policy.chunk_size} rows of a chunk"
+            )
+        return Guidance(rtc.prefix_attention_schedule, rtc.execution_horizon, rtc.max_guidance_weight)
 
 
 @dataclass(frozen=True)
@@ -138,6 +156,8 @@ class Planner:
         self._joints = len(policy.joints)
         self._digest = policy.digest  # of the chunks that are due; the server may replace the policy
         self._fps = settings.fps
+        self._wants_guidance = settings.guidance(policy) is not None
+        self._guided = self._wants_guidance and policy.guided
         self._idle_gap_ns = int(settings.idle_gap_s * 1e9)
         self._clock_ns = clock_ns
         self.rows = asking.rows
@@ -187,6 +207,7 @@ class Planner:
         with self._lock:
             self._open_session(clear=False)
             self._digest = policy.digest
+            self._guided = self._wants_guidance and policy.guided
             self._connected = True
             self.counts["streams"] += 1
 
@@ -224,6 +245,7 @@ class Planner:
         log.info("the server replaced %s: now %s", policy.name, policy.digest.hex()[:12])
         with self._lock:
             self._digest = policy.digest
+            self._guided = self._wants_guidance and policy.guided
             self.counts["replaced"] += 1
 
     def paced(self, interval_s: float) -> None:
@@ -256,11 +278,13 @@ class Planner:
             self._note_execution(record)
             must_go = self._decide(record, self._clock_ns())
             session, number = self._session, self._next_id
+            delay, plan = (0, None) if must_go is None else self._leftover(record)
         if must_go is None:
             return
         observation = self._observer.look(record, session, number, must_go)  # may wait for a slow URL: not in the lock
         if observation is None:
             return
+        observation = replace(observation, delay=delay, plan=plan)
         with self._lock:
             if session == self._session and self._connected and self._link.send(observation):
                 self._remember(_Sent(observation, record.time_ns, self._clock_ns()))
@@ -295,6 +319,17 @@ class Planner:
             return None
         return self._observer.decide(record, now_ns)
 
+    def _leftover(self, record: Record) -> tuple[int, Floats | None]:
+        """How many rows will have been executed when the chunk comes, and the plan that it is to continue.
+
+        None = a chunk that is not guided: the plan ends before the chunk comes.
+        """
+        if not self._guided:
+            return 0, None
+        delay = math.ceil(self.latency.quantile() * self._fps - 1e-9)
+        plan = self.ring.planned(record.timestep, self.rows)
+        return (delay, plan) if len(plan) > delay else (0, None)
+
     def _waiting(self, now_ns: int) -> bool:
         """Is an answer still to come? One that is overdue is counted as lost and no longer waited for."""
         if self._in_flight is None:
@@ -318,6 +353,7 @@ class Planner:
         self._lost &= self._sent.keys()
         self.counts["sent"] += 1
         self.counts["must_go"] += sent.observation.must_go
+        self.counts["guided"] += sent.observation.plan is not None
 
     def _merge(self, chunk: Chunk, sent: _Sent, now_ns: int) -> None:
         observation = sent.observation
@@ -331,7 +367,9 @@ class Planner:
         rows, joints = chunk.actions.shape
         if joints != self._joints or not 0 < rows <= self.rows:
             raise ProtocolError(f"chunk is {rows}x{joints}, asked for at most {self.rows}x{self._joints}")
-        taken = self.ring.merge(chunk.first_timestep, chunk.actions, chunk.session, sent.seen_ns)
+        # A guided chunk is held to the plan before its delay: those rows stay as they are.
+        keep = min(observation.delay, rows - 1)
+        taken = self.ring.merge(chunk.first_timestep + keep, chunk.actions[keep:], chunk.session, sent.seen_ns)
         merged_ns = self._clock_ns()
         self._failures = 0
         if self._idle_gap_ns:

@@ -20,6 +20,7 @@ from edge_runtime.wire.messages import (
     Chunk,
     ExtraState,
     Failure,
+    Guidance,
     Hello,
     Joint,
     Pace,
@@ -27,6 +28,7 @@ from edge_runtime.wire.messages import (
     Policy,
     Received,
     Replaced,
+    Schedule,
     ServerDescription,
     ServerMessage,
     ServerTimes,
@@ -42,6 +44,8 @@ _REASONS: dict[pb.SkipReason, SkipReason] = {
     pb.ALREADY_PREDICTED: "already_predicted",
     pb.SUPERSEDED: "superseded",
 }
+_SCHEDULES: dict[pb.Schedule, Schedule] = {pb.ZEROS: "zeros", pb.ONES: "ones", pb.LINEAR: "linear", pb.EXP: "exp"}
+_SCHEDULE_NUMBERS = {name: number for number, name in _SCHEDULES.items()}
 _REASON_NUMBERS = {name: number for number, name in _REASONS.items()}
 
 
@@ -83,6 +87,7 @@ def encode_hello(hello: Hello) -> pb.ClientMessage:
             digest=hello.digest,
             image_tolerance=hello.image_tolerance,
             understands=hello.understands,
+            guidance=_encode_guidance(hello.guidance) if hello.guidance else None,
         )
     )
 
@@ -102,6 +107,7 @@ def decode_hello(message: pb.ClientMessage) -> Hello:
         robot=limits.text("robot", hello.robot),
         digest=_decode_digest(hello.digest) if hello.digest else b"",
         image_tolerance=limits.number("image_tolerance", hello.image_tolerance),
+        guidance=_decode_guidance(hello.guidance) if hello.HasField("guidance") else None,
         protocol_version=hello.protocol_version,
         understands=_decode_understands(hello.understands),
     )
@@ -276,6 +282,8 @@ def _encode_policy(policy: Policy) -> pb.Policy:
         fps=policy.fps,
         uses_task=policy.uses_task,
         temporal_ensemble_coeff=policy.temporal_ensemble_coeff,
+        guided=policy.guided,
+        trained_delay=policy.trained_delay,
     )
 
 
@@ -291,6 +299,28 @@ def _decode_policy(policy: pb.Policy) -> Policy:
         fps=limits.number("fps", policy.fps),
         uses_task=policy.uses_task,
         temporal_ensemble_coeff=limits.number("temporal_ensemble_coeff", policy.temporal_ensemble_coeff, -math.inf),
+        guided=policy.guided,
+        trained_delay=limits.whole("policy: trained_delay", policy.trained_delay, 0, limits.CHUNK),
+    )
+
+
+def _encode_guidance(guidance: Guidance) -> pb.Guidance:
+    return pb.Guidance(
+        schedule=_SCHEDULE_NUMBERS[guidance.schedule],
+        horizon=guidance.horizon,
+        max_weight=guidance.max_weight,
+        trained=guidance.trained,
+    )
+
+
+def _decode_guidance(guidance: pb.Guidance) -> Guidance:
+    if guidance.schedule not in _SCHEDULES:
+        raise ProtocolError(f"guidance: schedule {guidance.schedule} is not one of {limits.listing(_SCHEDULE_NUMBERS)}")
+    return Guidance(
+        schedule=_SCHEDULES[guidance.schedule],
+        horizon=limits.whole("guidance: horizon", guidance.horizon, 0, limits.CHUNK),
+        max_weight=limits.number("guidance: max_weight", guidance.max_weight),
+        trained=guidance.trained,
     )
 
 

@@ -29,8 +29,8 @@ FROM_SERVER: Mapping[str, int] = MappingProxyType(
 
 
 def from_robot(policy: Policy) -> Mapping[str, int]:
-    """What a robot may send that runs `policy`: its header holds the state and the extra state."""
-    numbers = len(policy.joints) + sum(vector.dimension for vector in policy.extra_state)
+    """What a robot may send that runs `policy`: its header holds the state, the extra state and the plan."""
+    numbers = len(policy.joints) * (1 + policy.chunk_size) + sum(vector.dimension for vector in policy.extra_state)
     return {**FROM_ROBOT, "observation": _HEADER + 4 * numbers}
 
 

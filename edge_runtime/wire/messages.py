@@ -17,6 +17,7 @@ Floats = npt.NDArray[np.float32]
 Pixels = npt.NDArray[np.uint8]
 Encoding = Literal["raw", "jpeg"]
 SkipReason = Literal["similar", "already_predicted", "superseded"]
+Schedule = Literal["zeros", "ones", "linear", "exp"]
 Name = Annotated[str, Printable(limits.NAME)]
 
 
@@ -59,6 +60,22 @@ class Policy:
     fps: float
     uses_task: bool = False
     temporal_ensemble_coeff: float = 0.0
+    guided: bool = False
+    trained_delay: int = 0
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """How chunks continue the plan (real-time chunking, arXiv 2506.07339), in LeRobot's words.
+
+    `horizon` is how many rows of the plan are held, 0 = all that came; `max_weight` bounds the pull of a denoising
+    step. `trained`: rows before the delay are given clean, where the policy was trained so.
+    """
+
+    schedule: Schedule = "linear"
+    horizon: int = 0
+    max_weight: float = 10.0
+    trained: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +99,7 @@ class Hello:
     robot: str = ""
     digest: bytes = b""
     image_tolerance: float = 0.0
+    guidance: Guidance | None = None
     protocol_version: int = PROTOCOL_VERSION
     understands: tuple[str, ...] = ()  # kinds of later messages that it may be sent
 
@@ -116,7 +134,8 @@ class Observation:
     """What the robot saw: row i of the chunk that answers it is for `timestep` + i.
 
     `state` is (joints,) float32 in Hello's order and units; `extra_state` name -> vector; `runs_dry_in_s` the time
-    until the ring has no row left.
+    until the ring has no row left. `plan` is (rows, joints) float32 in joint units, what is planned from `timestep` on,
+    of which `delay` rows will have been executed when the chunk arrives; None = the chunk is not guided.
     """
 
     id: int
@@ -128,6 +147,8 @@ class Observation:
     frames: tuple[Frame, ...] = ()
     task: str = ""
     runs_dry_in_s: float = 0.0
+    delay: int = 0
+    plan: Floats | None = None
 
 
 @dataclass(frozen=True)

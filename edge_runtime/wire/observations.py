@@ -36,6 +36,8 @@ def encode_observation(
         extra_state={name: pb.Vector(values=vector.tolist()) for name, vector in observation.extra_state.items()},
         task=observation.task,
         runs_dry_in_s=observation.runs_dry_in_s,
+        delay=observation.delay,
+        plan=None if observation.plan is None else observation.plan.ravel().tolist(),
         frames=[
             pb.FrameHeader(
                 camera=frame.camera,
@@ -144,6 +146,11 @@ class ObservationAssembler:
         if len(header.task) > limits.TASK:
             raise ProtocolError(f"task: {len(header.task)} characters are more than {limits.TASK}")
         _check_vector("state", header.state, len(self._policy.joints))
+        rows, rest = divmod(len(header.plan), len(self._policy.joints))
+        if rest:
+            raise ProtocolError(f"plan: {len(header.plan)} numbers are not rows of {len(self._policy.joints)} joints")
+        limits.whole("plan: rows", rows, 0, self._policy.chunk_size)
+        limits.whole("delay", header.delay, 0, limits.CHUNK)
         if header.extra_state.keys() != self._extra_state.keys():
             raise ProtocolError(
                 f"extra state: got {limits.listing(header.extra_state)}, expected {limits.listing(self._extra_state)}"
@@ -204,6 +211,8 @@ class ObservationAssembler:
             frames=tuple(arriving.frame() for arriving in done.frames),
             task=header.task,
             runs_dry_in_s=header.runs_dry_in_s,
+            delay=header.delay,
+            plan=np.array(header.plan, np.float32).reshape(-1, len(self._policy.joints)) if header.plan else None,
         )
         return observation, self._clock() - done.since
 

@@ -7,6 +7,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Schedule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ZEROS: _ClassVar[Schedule]
+    ONES: _ClassVar[Schedule]
+    LINEAR: _ClassVar[Schedule]
+    EXP: _ClassVar[Schedule]
+
 class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RAW: _ClassVar[Encoding]
@@ -17,6 +24,10 @@ class SkipReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SIMILAR: _ClassVar[SkipReason]
     ALREADY_PREDICTED: _ClassVar[SkipReason]
     SUPERSEDED: _ClassVar[SkipReason]
+ZEROS: Schedule
+ONES: Schedule
+LINEAR: Schedule
+EXP: Schedule
 RAW: Encoding
 JPEG: Encoding
 SIMILAR: SkipReason
@@ -64,7 +75,7 @@ class NamedDimension(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dimension: _Optional[int] = ...) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("name", "type", "digest", "joints", "cameras", "extra_state", "chunk_size", "fps", "uses_task", "temporal_ensemble_coeff")
+    __slots__ = ("name", "type", "digest", "joints", "cameras", "extra_state", "chunk_size", "fps", "uses_task", "temporal_ensemble_coeff", "guided", "trained_delay")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +86,8 @@ class Policy(_message.Message):
     FPS_FIELD_NUMBER: _ClassVar[int]
     USES_TASK_FIELD_NUMBER: _ClassVar[int]
     TEMPORAL_ENSEMBLE_COEFF_FIELD_NUMBER: _ClassVar[int]
+    GUIDED_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_DELAY_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     digest: bytes
@@ -85,10 +98,24 @@ class Policy(_message.Message):
     fps: float
     uses_task: bool
     temporal_ensemble_coeff: float
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., digest: _Optional[bytes] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., chunk_size: _Optional[int] = ..., fps: _Optional[float] = ..., uses_task: bool = ..., temporal_ensemble_coeff: _Optional[float] = ...) -> None: ...
+    guided: bool
+    trained_delay: int
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., digest: _Optional[bytes] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., chunk_size: _Optional[int] = ..., fps: _Optional[float] = ..., uses_task: bool = ..., temporal_ensemble_coeff: _Optional[float] = ..., guided: bool = ..., trained_delay: _Optional[int] = ...) -> None: ...
+
+class Guidance(_message.Message):
+    __slots__ = ("schedule", "horizon", "max_weight", "trained")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_FIELD_NUMBER: _ClassVar[int]
+    MAX_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    schedule: Schedule
+    horizon: int
+    max_weight: float
+    trained: bool
+    def __init__(self, schedule: _Optional[_Union[Schedule, str]] = ..., horizon: _Optional[int] = ..., max_weight: _Optional[float] = ..., trained: bool = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "model", "joints", "cameras", "extra_state", "fps", "actions_per_chunk", "similarity_tolerance", "robot", "digest", "image_tolerance", "understands")
+    __slots__ = ("protocol_version", "model", "joints", "cameras", "extra_state", "fps", "actions_per_chunk", "similarity_tolerance", "robot", "digest", "image_tolerance", "understands", "guidance")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     JOINTS_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +128,7 @@ class Hello(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     IMAGE_TOLERANCE_FIELD_NUMBER: _ClassVar[int]
     UNDERSTANDS_FIELD_NUMBER: _ClassVar[int]
+    GUIDANCE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model: str
     joints: _containers.RepeatedCompositeFieldContainer[Joint]
@@ -113,7 +141,8 @@ class Hello(_message.Message):
     digest: bytes
     image_tolerance: float
     understands: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., fps: _Optional[float] = ..., actions_per_chunk: _Optional[int] = ..., similarity_tolerance: _Optional[float] = ..., robot: _Optional[str] = ..., digest: _Optional[bytes] = ..., image_tolerance: _Optional[float] = ..., understands: _Optional[_Iterable[str]] = ...) -> None: ...
+    guidance: Guidance
+    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[str] = ..., joints: _Optional[_Iterable[_Union[Joint, _Mapping]]] = ..., cameras: _Optional[_Iterable[_Union[Camera, _Mapping]]] = ..., extra_state: _Optional[_Iterable[_Union[NamedDimension, _Mapping]]] = ..., fps: _Optional[float] = ..., actions_per_chunk: _Optional[int] = ..., similarity_tolerance: _Optional[float] = ..., robot: _Optional[str] = ..., digest: _Optional[bytes] = ..., image_tolerance: _Optional[float] = ..., understands: _Optional[_Iterable[str]] = ..., guidance: _Optional[_Union[Guidance, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("policy", "understands")
@@ -138,7 +167,7 @@ class FrameHeader(_message.Message):
     def __init__(self, camera: _Optional[str] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class ObservationHeader(_message.Message):
-    __slots__ = ("id", "session", "timestep", "must_go", "state", "extra_state", "task", "runs_dry_in_s", "frames")
+    __slots__ = ("id", "session", "timestep", "must_go", "state", "extra_state", "task", "runs_dry_in_s", "frames", "delay", "plan")
     class ExtraStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +184,8 @@ class ObservationHeader(_message.Message):
     TASK_FIELD_NUMBER: _ClassVar[int]
     RUNS_DRY_IN_S_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    DELAY_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     id: int
     session: int
     timestep: int
@@ -164,7 +195,9 @@ class ObservationHeader(_message.Message):
     task: str
     runs_dry_in_s: float
     frames: _containers.RepeatedCompositeFieldContainer[FrameHeader]
-    def __init__(self, id: _Optional[int] = ..., session: _Optional[int] = ..., timestep: _Optional[int] = ..., must_go: bool = ..., state: _Optional[_Iterable[float]] = ..., extra_state: _Optional[_Mapping[str, Vector]] = ..., task: _Optional[str] = ..., runs_dry_in_s: _Optional[float] = ..., frames: _Optional[_Iterable[_Union[FrameHeader, _Mapping]]] = ...) -> None: ...
+    delay: int
+    plan: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, id: _Optional[int] = ..., session: _Optional[int] = ..., timestep: _Optional[int] = ..., must_go: bool = ..., state: _Optional[_Iterable[float]] = ..., extra_state: _Optional[_Mapping[str, Vector]] = ..., task: _Optional[str] = ..., runs_dry_in_s: _Optional[float] = ..., frames: _Optional[_Iterable[_Union[FrameHeader, _Mapping]]] = ..., delay: _Optional[int] = ..., plan: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Vector(_message.Message):
     __slots__ = ("values",)

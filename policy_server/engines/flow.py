@@ -29,7 +29,7 @@ from edge_runtime.wire.messages import Floats
 from policy_server.bundle import MANIFEST, SEED, STATE, TASK, Bundle
 from policy_server.engines import Batch, check_actions
 from policy_server.engines.fixed import device_of, filled, run_options
-from policy_server.engines.guidance import gains
+from policy_server.engines.guidance import MAX_WEIGHT, PLAN, gains
 from policy_server.engines.options import BATCH
 from policy_server.engines.providers import NAMES, Runtime, import_onnxruntime, open_session
 from policy_server.engines.tokens import Tokenizer, prompts
@@ -81,6 +81,7 @@ class FlowEngine:
             width = text[TEXT[0]][1]
             self._widths = (width,) if isinstance(width, int) else FREE_WIDTHS
             self._tokenizer = Tokenizer(bundle.path / "tokenizer.json", self._widths[-1])
+        self._scaling = bundle.manifest.action_scaling
         self._state_text = bundle.manifest.state_text
         self._captured = runtime.cuda_graphs and self.provider != NAMES["cpu"]
         self._graphs = itertools.count(1)  # a captured CUDA graph for each step of each plan
@@ -92,7 +93,10 @@ class FlowEngine:
         return str(self._step.get_providers()[0])
 
     def infer(self, batch: Batch) -> Floats:
-        """As `Engine.infer`, from `noise` in the batch, or drawn by its `seed`; `previous` and `weights` guide it."""
+        """As `Engine.infer`, from `noise` in the batch, or drawn by its `seed`; `plan` and `weights` guide it.
+
+        `plan` is in joint units, with the `max_weight` of each member; `previous` is the same, normalised.
+        """
         have = len(batch[STATE])
         size = min((size for size in self._sizes if size >= have), default=have)
         return self._infer(filled(batch, size), self._widths)[:have]
@@ -181,11 +185,18 @@ class FlowEngine:
     def _guidance(self, batch: Batch, plan: _Plan) -> dict[str, Floats]:
         if not self._guided:
             return {}
+        scaling = self._scaling
+        if PLAN in batch and scaling is not None:
+            previous = (batch[PLAN] - np.array(scaling.offset)) / np.array(scaling.scale)
+            gain = np.stack([gains(self._step_count, float(most)) for most in batch[MAX_WEIGHT]])
+            batch = {**batch, PREVIOUS: previous, GAIN: gain}
+        else:
+            batch = {**batch, GAIN: np.tile(gains(self._step_count), (len(batch[STATE]), 1))}
         return {
             name: np.ascontiguousarray(batch[name], np.float32)
             if name in batch
             else np.zeros(plan.buffers[name].shape(), np.float32)
-            for name in (PREVIOUS, WEIGHTS)
+            for name in (PREVIOUS, WEIGHTS, GAIN)
         }
 
     def _plan(self, observation: Mapping[str, npt.NDArray[Any]], size: int) -> _Plan:

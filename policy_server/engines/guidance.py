@@ -6,13 +6,13 @@ much each row is held, `gains` how hard the flow is pulled at each denoising ste
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
 
 import numpy as np
 
-from edge_runtime.wire.messages import Floats
+from edge_runtime.wire.messages import Floats, Guidance, Observation, Policy, Schedule
 
-Schedule = Literal["zeros", "ones", "linear", "exp"]
+PLAN, WEIGHTS, MAX_WEIGHT = "plan", "weights", "max_weight"  # in a batch, for a policy that can be guided
 MAX_GAIN = 10.0  # LeRobot's `max_guidance_weight`
 
 
@@ -42,3 +42,23 @@ def weights(schedule: Schedule, delay: int, horizon: int, rows: int) -> Floats:
     elif schedule == "exp":
         held[delay:horizon] = between * np.expm1(between) / (np.e - 1)
     return held.astype(np.float32)
+
+
+def of(observation: Observation, guidance: Guidance | None, policy: Policy) -> Mapping[str, Floats]:
+    """What guides one observation's chunk, for the batch of a policy that can be guided; weights of 0 for a plain one.
+
+    `plan` (chunk, joints) in joint units, `weights` (chunk,), `max_weight` (). A row of the plan that is not finite has
+    weight 0; behind its end the last one is repeated, likewise with weight 0.
+    """
+    rows = policy.chunk_size
+    plan = np.zeros((rows, len(policy.joints)), np.float32)
+    held = np.zeros(rows, np.float32)
+    given = None if guidance is None or observation.plan is None else observation.plan[:rows]
+    if guidance is None or given is None or not len(given):
+        return {PLAN: plan, WEIGHTS: held, MAX_WEIGHT: np.array(MAX_GAIN, np.float32)}
+    finite = np.isfinite(given).all(axis=1)
+    horizon = min(guidance.horizon or len(given), len(given))
+    held[: len(given)] = weights(guidance.schedule, observation.delay, horizon, rows)[: len(given)] * finite
+    plan[: len(given)] = np.where(finite[:, None], given, 0)
+    plan[len(given) :] = plan[len(given) - 1]
+    return {PLAN: plan, WEIGHTS: held, MAX_WEIGHT: np.array(guidance.max_weight, np.float32)}

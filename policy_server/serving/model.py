@@ -78,6 +78,9 @@ class Model:
                 raise self._gone()
             if not self.scheduler.warm.done():
                 raise Fault(grpc.StatusCode.UNAVAILABLE, f"model {self.name} is still warming up")
+            if hello.guidance is not None and not self.policy.guided:
+                reason = f"guidance: policy {self.name} cannot be guided (--rtc.enabled=false)"
+                raise Fault(grpc.StatusCode.INVALID_ARGUMENT, reason)
             session = Session(
                 hello,
                 self.policy,

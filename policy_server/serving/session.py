@@ -39,6 +39,7 @@ from edge_runtime.wire.messages import (
     ServerTimes,
     Skipped,
 )
+from policy_server.engines import guidance
 from policy_server.serving.cleaning import KeyMap, preprocess
 from policy_server.serving.fairness import DecodingTurns, Share
 from policy_server.serving.filter import Filter
@@ -90,6 +91,7 @@ class Session:
         self._keys = keys
         self.acknowledges = RECEIVED in hello.understands
         self._rows = hello.actions_per_chunk or policy.chunk_size
+        self._guidance = hello.guidance
         self._queue = queue
         self._outbox = outbox
         self._lock = threading.Lock()  # over all that follows
@@ -186,11 +188,15 @@ class Session:
         with self._lock:
             if self._waiting is None or self._outbox.closed:
                 return None
-            work = self._waiting[1]
+            observation, work = self._waiting
             self._waiting = None
             self._must_go, self._deadline_s = False, math.inf
             latest = self._history.latest()
-        return replace(work, inputs=stacked(latest, self._keys.features))
+            policy = self.policy
+        inputs = stacked(latest, self._keys.features)
+        if policy.guided:
+            inputs = {**inputs, **guidance.of(observation, self._guidance, policy)}
+        return replace(work, inputs=inputs)
 
     def finish(self) -> None:
         """The robot has nothing more to send: the stream ends once all is answered."""

@@ -61,6 +61,8 @@ VALUES: Rows = {
         "jpeg_quality": ("101", ": 101 is not in 0..100"),
         "extra_state": ("{goal: '0.2, 0.1'}", f".goal: '0.2, 0.1' {NOT_AN_ADDRESS}"),
         "auto_floor": ("1.5", ": 1.5 is not in 0..1"),
+        "rtc.prefix_attention_schedule": ("soft", ": 'soft' is not"),
+        "rtc.execution_horizon": ("-1", ": -1 is not in 0..4096"),
         "max_frame_age_s": ("0", ": 0 is not in 0.01..3600"),
         "max_joint_age_s": ("0", ": 0 is not in 0.01..3600"),
         "max_action_age_s": ("-1", ": -1 is not in 0.01..3600"),

@@ -11,12 +11,24 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from edge_runtime.config import Mode, NoRobotConfig, StartConfig
+from edge_runtime.config import Mode, NoRobotConfig, RtcConfig, StartConfig
 from edge_runtime.errors import ConfigError, DeviceError, ProtocolError, StreamError
 from edge_runtime.planning.planner import FAILURES_IN_A_ROW, Asking, Planner, PlannerSettings
 from edge_runtime.planning.sensors import Sensors
 from edge_runtime.planning.task import Task
-from edge_runtime.wire.messages import Answer, Camera, Chunk, ExtraState, Failure, Floats, Observation, Pixels, Skipped
+from edge_runtime.wire.messages import (
+    Answer,
+    Camera,
+    Chunk,
+    ExtraState,
+    Failure,
+    Floats,
+    Guidance,
+    Observation,
+    Pixels,
+    Policy,
+    Skipped,
+)
 from tests.edge.scripted_server import POLICY, chunk_for
 
 FPS = 30.0
@@ -606,3 +618,44 @@ def test_a_planner_takes_the_settings_of_a_run_by_their_names() -> None:
     assert PlannerSettings.of(config, filtered=True) == PlannerSettings(
         fps=20.0, starve_risk=0.1, aggregate_fn_name="average", mode="sequential", filtered=True
     )
+
+
+GUIDED = replace(POLICY, guided=True)
+
+
+def test_a_guided_observation_brings_the_plan_and_its_chunk_leaves_the_rows_before_the_delay() -> None:
+    bench = Bench(rows=10, sensors=Sensors(GUIDED, {}, {}, False, 0.5, Task("")))
+    bench.tick()
+    assert bench.sent[0].plan is None  # nothing is planned yet
+    bench.tick()
+    bench.tick()
+    bench.answer(value=1.0)  # 3 ticks later: so many rows will have run
+    while len(bench.sent) < 2:
+        bench.tick()
+    asked = bench.sent[1]
+    assert asked.plan is not None
+    np.testing.assert_array_equal(asked.plan, np.ones((5, 2)))
+    assert asked.delay == 3
+    bench.answer(value=9.0)
+    planned = bench.ring.planned(asked.timestep, 10)[:, 0]
+    np.testing.assert_array_equal(planned[1:3], [1, 1])
+    assert 1 < planned[3] < 9
+    assert planned[9] == 9
+    bench.planner.replaced(POLICY)  # by one that cannot be guided
+    while len(bench.sent) < 3:
+        bench.tick()
+    assert bench.sent[2].plan is None
+
+
+def test_guidance_is_as_the_settings_say_or_refused() -> None:
+    def guidance(policy: Policy, mode: Mode = "async", **rtc: Any) -> Guidance | None:
+        return PlannerSettings(mode=mode, rtc=RtcConfig(**rtc)).guidance(policy)
+
+    assert guidance(GUIDED) == Guidance("linear", 0, 10.0)
+    assert guidance(POLICY) is None
+    assert guidance(GUIDED, enabled=False) is None
+    assert guidance(GUIDED, "sequential") is None
+    with pytest.raises(ConfigError, match=r"rtc\.enabled: true, but policy scripted cannot be guided"):
+        guidance(POLICY, enabled=True)
+    with pytest.raises(ConfigError, match=r"rtc\.execution_horizon: 11 is more than the 10 rows of a chunk"):
+        guidance(GUIDED, execution_horizon=11)

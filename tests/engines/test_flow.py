@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import grpc
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_runtime.errors import ModelError
+from edge_runtime.wire.messages import Chunk, Guidance
 from policy_server import bundle
 from policy_server.engines import open_engine
 from policy_server.engines.flow import FlowEngine
+from policy_server.engines.guidance import weights
 from policy_server.engines.providers import Runtime
 from scripts.rig.bundles import JOINTS, write_manifest
+from scripts.rig.robots import Robot, hello_to, look, refusal
+from tests.server.conftest import serving
 
 CPU = Runtime("cpu", threads=1)
 CHUNK, STEPS = 4, 5
@@ -169,3 +174,46 @@ def test_a_guided_bundle_needs_a_graph_that_can_be_guided(tmp_path: Path) -> Non
     write_manifest(guided, manifest)
     with pytest.raises(ModelError, match=r"guided: has no inputs \['gain', 'previous', 'weights'\]"):
         open_engine(bundle.load(guided), CPU)
+
+
+def test_a_plan_on_the_wire_guides_as_its_normalised_self_does_and_plain_robots_are_served_beside(
+    tmp_path: Path,
+) -> None:
+    joints = len(JOINTS)
+    scale, offset = [2.0] * joints, [5.0] * joints
+    folder = write_flow(tmp_path / "flow", prefix=True, guided=True, action_scaling={"scale": scale, "offset": offset})
+    engine = opened(folder)
+    plan = np.arange(3 * joints, dtype=np.float32).reshape(3, joints)
+    plan[1] = np.nan  # a row that is not planned
+    batch = {STATE: np.zeros((1, joints), np.float32), "seed": np.array([[7]])}
+    held = weights("linear", 1, 3, CHUNK)[None] * np.array([[1, 0, 1, 0]], np.float32)
+    previous = (np.nan_to_num(plan[[0, 1, 2, 2]]) - 5) / 2
+    previous[1] = -2.5
+    expected = engine.infer(batch | {"previous": previous[None].astype(np.float32), "weights": held})
+    plain = engine.infer(batch)
+    assert not np.allclose(expected, plain)
+    with serving(folder) as server:
+        policy = bundle.load(folder).policy
+        assert policy.guided
+        asked = look(1, timestep=7, state=0.0, plan=plan, delay=1)
+        with (
+            Robot(server.address, hello_to(policy, guidance=Guidance("linear"))) as guided,
+            Robot(server.address, hello_to(policy)) as other,
+        ):
+            guided.welcomed()
+            other.welcomed()
+            for robot in (guided, other):
+                robot.send(asked)
+            for robot, actions in ((guided, expected), (other, plain)):
+                chunk = robot.receive()
+                assert isinstance(chunk, Chunk)
+                np.testing.assert_allclose(chunk.actions, actions[0], atol=1e-5)
+
+
+def test_guidance_of_a_policy_that_cannot_be_guided_is_refused(tmp_path: Path) -> None:
+    folder = write_flow(tmp_path / "flow", prefix=True)
+    with serving(folder) as server:
+        hello = hello_to(bundle.load(folder).policy, guidance=Guidance())
+        code, said = refusal(server.address, hello)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert said == "guidance: policy flow cannot be guided (--rtc.enabled=false)"

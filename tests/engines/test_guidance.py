@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from policy_server.engines.guidance import Schedule, gains, weights
+from edge_runtime.wire.messages import Schedule
+from policy_server.engines.guidance import gains, weights
 
 
 def test_gains_follow_the_formula_and_stop_at_the_largest() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edge_runtime.errors import ProtocolError
-from edge_runtime.wire import codec, limits
+from edge_runtime.wire import codec, envelope, limits
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import (
     Camera,
@@ -24,6 +24,7 @@ from edge_runtime.wire.messages import (
     ExtraState,
     Failure,
     Frame,
+    Guidance,
     Hello,
     Joint,
     Observation,
@@ -31,6 +32,7 @@ from edge_runtime.wire.messages import (
     Ping,
     Policy,
     Replaced,
+    Schedule,
     ServerDescription,
     ServerTimes,
     Skipped,
@@ -77,6 +79,8 @@ policies = st.builds(
     fps=st.floats(1, 1000),
     uses_task=st.booleans(),
     temporal_ensemble_coeff=st.floats(-1, 1),
+    guided=st.booleans(),
+    trained_delay=st.integers(0, 50),
 )
 hellos = st.builds(
     Hello,
@@ -287,6 +291,30 @@ def test_jpeg_frames_arrive_too() -> None:
     assert len(got.frames[0].data) < flat.nbytes
 
 
+def test_a_plan_arrives_as_sent_and_without_one_nothing_is_sent() -> None:
+    plain = observation(id=7)
+    plan = np.array([[1, 2, 3, 4, 5, 6], [np.nan] * 6], np.float32)
+    message = codec.encode_observation(replace(plain, delay=1, plan=plan))[0]
+    most = envelope.from_robot(POLICY)["observation"]
+    assert len(message.SerializeToString()) < most - 4 * 48 * 6  # there is room for a whole chunk
+    header = codec.encode_observation(plain)[0].observation
+    assert {field.name for field, _ in header.ListFields()}.isdisjoint({"plan", "delay"})
+    got, _ = feed_all(codec.ObservationAssembler(POLICY), codec.encode_observation(replace(plain, delay=1, plan=plan)))
+    assert got.delay == 1
+    assert got.plan is not None
+    np.testing.assert_array_equal(got.plan, plan)
+
+
+@pytest.mark.parametrize("schedule", ["zeros", "ones", "linear", "exp"])
+def test_guidance_arrives_as_sent(schedule: Schedule) -> None:
+    hello = Hello(JOINTS, (), (), 30.0, guidance=Guidance(schedule, 20, 5.0, trained=True))
+    message = codec.encode_hello(hello)
+    assert codec.decode_hello(message) == hello
+    message.hello.guidance.schedule = 9  # type: ignore[assignment]
+    with pytest.raises(ProtocolError, match=r"guidance: schedule 9 is not one of \[zeros, ones, linear, exp\]"):
+        codec.decode_hello(message)
+
+
 def messages() -> list[pb.ClientMessage]:
     return codec.encode_observation(observation(id=7))
 
@@ -295,6 +323,9 @@ BAD_HEADERS: dict[str, tuple[Callable[[pb.ObservationHeader], object], str]] = {
     "state too short": (lambda h: h.state.pop(), "state: 5 numbers, expected 6"),
     "state too long": (lambda h: h.state.append(1), "state: 7 numbers, expected 6"),
     "state huge": (lambda h: h.state.extend([0.0] * 100_000), "state: 100006 numbers, expected 6"),
+    "plan of another width": (lambda h: h.plan.extend([0.0] * 7), "plan: 7 numbers are not rows of 6 joints"),
+    "plan beyond the chunk": (lambda h: h.plan.extend([0.0] * 306), "plan: rows: 51 is not in 0..50"),
+    "delay beyond any chunk": (lambda h: setattr(h, "delay", 5000), "delay: 5000 is not in 0..4096"),
     "state NaN": (lambda h: h.state.__setitem__(3, np.nan), "state: number 3: nan is not a finite number"),
     "state infinite": (lambda h: h.state.__setitem__(0, -np.inf), "state: number 0: -inf is not a finite number"),
     "extra state missing": (lambda h: h.extra_state.clear(), r"extra state: got \[\], expected \[observation.env"),
