@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from edge_runtime.wire.messages import Floats, Guidance, Observation, Policy, Schedule
 
@@ -56,7 +57,7 @@ def of(observation: Observation, guidance: Guidance | None, policy: Policy) -> M
     given = None if guidance is None or observation.plan is None else observation.plan[:rows]
     if guidance is None or given is None or not len(given):
         return {PLAN: plan, WEIGHTS: held, MAX_WEIGHT: np.array(MAX_GAIN, np.float32)}
-    finite = np.isfinite(given).all(axis=1)
+    finite: npt.NDArray[np.bool_] = np.asarray(np.isfinite(given).all(axis=1))
     horizon = min(guidance.horizon or len(given), len(given))
     held[: len(given)] = weights(guidance.schedule, observation.delay, horizon, rows)[: len(given)] * finite
     plan[: len(given)] = np.where(finite[:, None], given, 0)
