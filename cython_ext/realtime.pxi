@@ -33,7 +33,7 @@ cdef leave_realtime(before):
 
 
 cdef unsigned long allow_timer_slack(unsigned long slack_ns):
-    """By how much this thread's timers may be late so that wake-ups coincide; what it was. SCHED_FIFO has none anyway."""
+    """How late this thread's timers may be, so that wake-ups coincide; returns what it was. SCHED_FIFO has none."""
     cdef unsigned long before = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0)
     prctl(PR_SET_TIMERSLACK, slack_ns, 0, 0, 0)
     return before
