@@ -82,7 +82,7 @@ def test_each_script_that_is_named_is_run_by_make_bench() -> None:
 
 def test_the_commands_under_the_pictures_draw_them(tmp_path: Path) -> None:
     shown = [ROOT / path for path in re.findall(r"!\[[^]]+\]\((docs/figures/[^)]+)\)", section("Figures"))]
-    assert len(shown) == 4
+    assert len(shown) == 3
     drawing = [words[2:] for words in commands(section("Figures")) if words[0] == "python" and words[2] in SHORTER]
     assert len(drawing) == len(SHORTER)
     for script, *flags in drawing:
