@@ -78,12 +78,12 @@ class Motion:
                 self.velocity = 0.0
             seconds -= step
 
-    def duty(self, force: float, push: float) -> float:
-        """What the motor is given, -1..1, so that it moves as it does."""
-        wanted = self.velocity / MAX_SPEED - push
-        if self.velocity < 0 or self.position < self._weight.rest:
+    def duty(self, velocity: float, force: float, push: float) -> float:
+        """What the motor is given, -1..1, so that it moves at `velocity` (counts/s)."""
+        wanted = velocity / MAX_SPEED - push
+        if velocity < 0 or self.position < self._weight.rest:
             wanted -= self._weight.pull
-        elif self.velocity == 0:
+        elif velocity == 0:
             wanted = min(max(0.0, wanted - self._weight.pull), wanted)  # what carries the arm takes the rest
         return min(max(wanted, -force), force)
 

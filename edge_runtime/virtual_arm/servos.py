@@ -232,8 +232,10 @@ class VirtualServo:
         if not torque:
             return 0.0, 0.0
         if self._felt is None:
-            duty = self._motion.duty(torque, self.push)
-            return duty, duty - self._motion.velocity / MAX_SPEED
+            velocity = self._motion.velocity
+            most = MAX_SPEED * abs(self._target - self.shaft) / _SATURATED  # its controller is proportional
+            duty = self._motion.duty(min(max(velocity, -most), most), torque, self.push)
+            return duty, self._motion.duty(velocity, torque, self.push) - velocity / MAX_SPEED
         duty = self._felt.force + self._felt.velocity / MAX_SPEED
         return min(max(duty, -torque), torque), self._felt.force
 

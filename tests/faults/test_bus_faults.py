@@ -45,7 +45,7 @@ def test_one_silent_servo_is_named_and_the_others_go_on(rig: Bench, edge: Edge) 
     began = now()
     with rig.fault({"fault": "silent", "ids": [3]}):
         edge.wait_for("elbow_flex (id 3) does not answer")
-    edge.wait_for("elbow_flex (id 3) is well again")
+    wait_until_well(edge, "elbow_flex (id 3)")
     rig.wait_for_goals(1)
     moved = rig.goals(began)
     assert len({goals[1] for goals in moved}) > 2
@@ -92,16 +92,17 @@ def test_a_noisy_line_is_lived_with(rig: Bench, edge: Edge, fault: str) -> None:
     began = now()
     with rig.fault({"fault": fault, "rate": 0.1}):
         rig.wait_for_goals(9)
+        while min(len({goals[servo] for goals in rig.goals(began)}) for servo in (1, 6)) <= 3:  # a swing turns slowly
+            assert now() < began + 20
+            rig.wait_for_goals(1)
     assert not any("-> fault" in line for line in edge.lines[lines:])
-    ways = [[goals[servo] for goals in rig.goals(began)] for servo in (1, 6)]
-    assert all(len(set(way)) > 3 for way in ways)
 
 
 def test_overload_is_told_and_the_position_used(rig: Bench, edge: Edge) -> None:
     with rig.fault({"fault": "flags", "ids": [6], "bits": "overload"}):
         edge.wait_for("gripper (id 6) reports overload")
         rig.wait_for_goals(3)
-    edge.wait_for("gripper (id 6) is well again")
+    wait_until_well(edge, "gripper (id 6)")
 
 
 def test_a_hot_servo_is_stopped_softly_and_starts_when_it_is_cool(rig: Bench, edge: Edge) -> None:
@@ -116,6 +117,12 @@ def test_a_hot_servo_is_stopped_softly_and_starts_when_it_is_cool(rig: Bench, ed
     edge.wait_for("shoulder_lift (id 2) is 68 °C hot: robot.max_temperature lets it start at 60")
     rig.bus.inject({**heat, "value": 45})
     edge.wait_for("starting -> running")
+
+
+def wait_until_well(edge: Edge, servo: str) -> None:
+    """Until the line of `servo`, which may name others too."""
+    while servo not in (line := edge.wait_for(" well again")) and "all servos" not in line:
+        pass
 
 
 def test_what_the_file_of_a_fault_shows(rig: Bench, edge: Edge, capsys: pytest.CaptureFixture[str]) -> None:
