@@ -97,6 +97,7 @@ class PolicyClient:
             self._stream,
         )
         self._observed = 0
+        self._held: npt.NDArray[np.float64] | None = None  # by the caller's robot where there is no action
         self._ended: list[EdgeRuntimeError] = []
         self._thread = threading.Thread(target=self._converse, args=(hello,), name="stream", daemon=True)
         self._thread.start()
@@ -130,6 +131,9 @@ class PolicyClient:
             vector.show(numbers[name])
         self._observed += 1
         ring = self._planner.ring
+        if self._held is None:
+            self._held = positions.astype(np.float64)
+            ring.hold(self._held)
         self._planner.observe(
             Record(
                 sequence=self._observed,
@@ -145,13 +149,22 @@ class PolicyClient:
         )
 
     def next_action(self) -> Floats | None:
-        """The action of this period, (joints,) float32 in joint units; None = there is none: stay at the last one."""
+        """The action of this period, (joints,) float32 in joint units; None = there is none: stay at the last one.
+
+        A chunk that comes too late is blended with that one; the first of all, with the state that was observed.
+        """
         row = np.empty(len(self.policy.joints), np.float32)
-        return row if self._planner.ring.pick(row) == PICKED else None
+        if self._planner.ring.pick(row) == PICKED:
+            self._held = row.astype(np.float64)
+            return row
+        if self._held is not None:
+            self._planner.ring.hold(self._held)
+        return None
 
     def new_episode(self) -> None:
         """The scene was placed anew: what is planned, and what is on its way, is forgotten."""
         self._planner.new_episode()
+        self._held = None
 
     def close(self) -> None:
         """End the conversation. Twice is harmless."""

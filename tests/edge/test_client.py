@@ -142,3 +142,21 @@ def test_a_new_episode_forgets_the_plan(serve: Any) -> None:
         client.new_episode()
         assert client.next_action() is None
         first_action(client)
+
+
+def test_the_first_chunk_is_blended_with_what_the_robot_holds(serve: Any) -> None:
+    """With the state that was observed, also in a new episode: no step is the whole difference."""
+    looked = threading.Semaphore(0)
+
+    def answer(observation: Observation) -> Any:
+        return chunk_for(observation, 8.0) if looked.acquire(timeout=WAIT_S) else None
+
+    parts = np.arange(1, 7)[:, None] / 7  # of the new chunk in its first rows: linear_blend over 6
+    with PolicyClient(serve(answer=answer).address) as client:
+        for state in ([1.0, 2.0], [5.0, 6.0]):
+            client.observe(state)
+            assert client.next_action() is None
+            looked.release()
+            actions = [first_action(client), *(client.next_action() for _ in range(5))]
+            np.testing.assert_allclose(actions, state + parts * (8.0 - np.array(state)), rtol=1e-6)
+            client.new_episode()
