@@ -37,7 +37,7 @@ class _Window(NamedTuple):
 _NO_DATA = _Window("", 0, 0, 0)
 
 
-def _near(tick: int, other: int, apart: int) -> bool:
+def is_near(tick: int, other: int, apart: int) -> bool:
     """Whether the two are no more than `apart` from each other, the short way round."""
     half = feetech.TICKS_PER_TURN // 2
     return abs((tick - other + half) % feetech.TICKS_PER_TURN - half) <= apart
@@ -195,7 +195,7 @@ class Bus:
                 break
             now = self.sync_read(name, left, tries=1)
             found |= {
-                servo: tick for servo, tick in now.items() if servo in before and _near(tick, before[servo], apart)
+                servo: tick for servo, tick in now.items() if servo in before and is_near(tick, before[servo], apart)
             }
             before |= now
         return found

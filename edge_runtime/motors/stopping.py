@@ -79,13 +79,17 @@ class StopPlan:
 def carry_out(bus: Bus, plan: StopPlan, hurry: threading.Event, clock: Clock) -> None:
     """End as `plan` says; `hurry`, once set, means limp at once. BusError when torque could not be confirmed off.
 
-    An arm that cannot be led to rest is let go where it is.
+    An arm that cannot be led to rest is let go where it is, and so is one that has not all its force: another process
+    has begun to let go of it.
     """
     if plan.policy == "hold" and not hurry.is_set():
         return
     if plan.policy == "park" and not hurry.is_set():
         try:
-            park(bus, plan.axes, plan.max_speed, plan.park_timeout_s, hurry, clock)
+            if _is_weak(bus, plan.torque_limits):
+                logger.warning("cannot park: the arm has not all its force any more")
+            else:
+                park(bus, plan.axes, plan.max_speed, plan.park_timeout_s, hurry, clock)
         except BusError as error:
             logger.warning("cannot park: %s", error)
     limp(bus, plan.torque_limits, hurry, clock)
@@ -195,6 +199,11 @@ def _is_off(bus: Bus, servos: Collection[int]) -> bool:
     """Whether torque is off already, everywhere and for certain: somebody else has let go of the arm."""
     found = bus.sync_read("Torque_Enable", servos, tries=1)
     return len(found) == len(servos) and not any(found.values())
+
+
+def _is_weak(bus: Bus, torque_limits: Mapping[int, int]) -> bool:
+    """Whether a servo says that it has not all its force."""
+    return any(limit < torque_limits[servo] for servo, limit in bus.sync_read("Torque_Limit", torque_limits).items())
 
 
 def _settle(bus: Bus, torque_limits: Mapping[int, int]) -> dict[int, int]:

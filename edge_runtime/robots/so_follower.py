@@ -97,7 +97,8 @@ class SOFollower:
 
         In this order, so that no force ever meets a goal that is elsewhere: the position is read (twice), then
         `before_torque`, for from here on the arm is ours to stop; the position is made the goal and the goal read back;
-        then memory (and `before_torque` again), the position again where not all force is there, the limits, torque.
+        then memory (and `before_torque` again); where not all force is there the arm has come to rest first, and the
+        position is read again; the limits, torque.
         An arm that a `hold` keeps up keeps its torque, unless a register must be written that a servo keeps over
         power-off: then it is let down first. A joint that is a little outside its calibrated range is led in at
         max_speed, until `stop` is set. BusError when it is far outside, or positions cannot be trusted.
@@ -121,6 +122,8 @@ class SOFollower:
         full = self._torque_limits  # servos copy it at power-on only
         left = bus.read_all("Torque_Limit", servos)
         weak = [servo for servo in servos if servo not in energised or left[servo] < full[servo]]
+        stop = stop or threading.Event()
+        so_servos.await_rest(bus, weak, self._clock, stop)
         edges = self._edges(present | so_servos.steady_positions(bus, weak))
         bus.establish("Goal_Velocity", {servo: self._slow_ticks(servo) if servo in edges else 0 for servo in servos})
         for name, value in {"Acceleration": _FASTEST, "Goal_Time": 0}.items():
@@ -128,7 +131,7 @@ class SOFollower:
         force = full | {servo: min(full[servo], _GENTLE) for servo in edges}
         present |= so_servos.energise(bus, {servo: force[servo] for servo in servos if servo in weak or servo in edges})
         bus.establish("Lock", dict.fromkeys(servos, 1))
-        pose = self._units(present | self._lead_in(present, edges, stop or threading.Event()))
+        pose = self._units(present | self._lead_in(present, edges, stop))
         logger.info(
             "torque is on at %s", ", ".join(f"{joint} {unit:.1f}" for joint, unit in zip(JOINTS, pose, strict=True))
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from edge_runtime.config import SOFollowerConfig
 from edge_runtime.errors import BusError, ConfigError
-from edge_runtime.motors.bus import TIMEOUT_S, Bus
+from edge_runtime.motors.bus import TIMEOUT_S, Bus, is_near
 from edge_runtime.motors.calibration import JOINTS, JointCalibration, differences
+from edge_runtime.motors.clock import Clock
 from edge_runtime.motors.feetech import MODELS, TICKS_PER_TURN
 
 MODEL = 777  # STS3215, which LeRobot demands too; an STS3250 differs in torque and current
@@ -17,6 +19,7 @@ IDS = {joint: number for number, joint in enumerate(JOINTS, start=1)}
 GRIPPER = "gripper"
 STILL_TICKS = 10  # between two readings of an arm at rest
 STEADY_READINGS = 10
+REST_S, RESTS_WITHIN_S = 0.05, 3.0  # between two readings of an arm that has come to rest, and until it has
 AGAIN = 3  # readings, of an arm that was still
 ATTEMPTS = 5  # to give a servo its force
 FAR_GOAL_DEGREES = 3.0  # more than gravity makes a joint that holds itself up hang
@@ -122,6 +125,22 @@ def steady_positions(bus: Bus, servos: Collection[int]) -> dict[int, int]:
             motor=missing[0],
         )
     return found
+
+
+def await_rest(bus: Bus, servos: Collection[int], clock: Clock, stop: threading.Event) -> None:
+    """Wait until `servos`, which have not all their force, do not sink any more, or until `stop` is set.
+
+    What moves is elsewhere when it is given force than when it was read. BusError where one does not come to rest.
+    """
+    before, until = steady_positions(bus, servos), clock.now() + RESTS_WITHIN_S
+    while not clock.wait(REST_S, stop):
+        now = steady_positions(bus, servos)
+        moving = [servo for servo in servos if not is_near(now[servo], before[servo], STILL_TICKS)]
+        if not moving:
+            return
+        if clock.now() > until:
+            raise BusError(f"{bus.label(moving[0])} does not keep still: hold the arm", port=bus.port, motor=moving[0])
+        before = now
 
 
 def energise(bus: Bus, limits: Mapping[int, int]) -> dict[int, int]:

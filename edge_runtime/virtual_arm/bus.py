@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from edge_runtime.motors.feetech import Frame, frame
 from edge_runtime.virtual_arm.chain import ServoChain
@@ -24,7 +24,7 @@ class VirtualBus(ServoChain):
         self._line_free_s = 0.0  # when the wire has carried all that was said
         self._line = Line(link, self._hear)
 
-    def __enter__(self) -> VirtualBus:
+    def __enter__(self) -> Self:
         self._line.open()
         return self
 

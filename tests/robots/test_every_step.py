@@ -11,6 +11,7 @@ import pytest
 from edge_runtime.motors import stopping
 from edge_runtime.motors.bus import Bus
 from edge_runtime.robots import so_servos
+from scripts.rig.steps import processes
 from scripts.rig.steps.judge import judge
 from scripts.rig.steps.life import Step, live
 from scripts.rig.steps.sweep import steps
@@ -30,6 +31,24 @@ def test_whichever_request_fails_the_arm_does_not_move_by_itself(tmp_path: Path,
 def test_whichever_requests_fail_while_the_arm_runs_it_keeps_its_limits(tmp_path: Path, part: Any) -> None:
     for step in steps(tmp_path, [(part, "limp")], every=0):
         assert not judge(live(tmp_path, step))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step("start", "limp", "killed", 30),
+        Step("stop", "park", "terminated", 20),
+        Step("run", "limp", "stopped", 60),
+        Step("supervisor", "limp", "killed", 8),
+    ],
+    ids=str,
+)
+def test_whichever_process_a_signal_strikes_the_arm_is_let_go_of(tmp_path: Path, step: Step) -> None:
+    account = processes.live(tmp_path, step)
+    assert account is not None, "its transaction never came"
+    assert not judge(account)
+    assert account.torque == [0] * 6
 
 
 # Each rule can fail: the product as it was before, put back.
@@ -62,7 +81,7 @@ def errors_end_the_ramp(patch: pytest.MonkeyPatch) -> None:
     ("mutate", "step", "said"),
     [
         (force_before_goal, Step("start", "limp", "none", 0), "is given force"),
-        (ramp_from_full_force, Step("start", "limp", "killed", 22), "is given force"),
+        (ramp_from_full_force, Step("stop", "limp", "killed", 9), "is given force"),
         (errors_end_the_ramp, Step("supervisor", "limp", "write not taken", 9), "torque is still on"),
     ],
 )

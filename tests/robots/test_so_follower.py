@@ -220,7 +220,7 @@ def test_torque_that_is_on_with_another_goal_moves_nothing(
     """The arm has sunk below a goal of before, with little force; a servo misses two answers on the way."""
     robot.prepare()
     robot.stop("limp", Hurry())
-    arm.place([*POSE[:1], 2500, *POSE[2:]])
+    arm.place([*POSE[:1], 2958, *POSE[2:]])  # it lies on the table
     for servo in arm.servos.values():
         servo.set("Torque_Enable", 1)
         servo.set("Torque_Limit", 0)
@@ -230,12 +230,30 @@ def test_torque_that_is_on_with_another_goal_moves_nothing(
     robot.prepare()
     goals = [entry.time_s for entry in arm.log.writes("Goal_Position")]
     assert max(goals) <= min(entry.time_s for entry in arm.log.writes("Torque_Limit"))
-    assert arm.positions()[1] == 2500
-    told = "torque was on, with goals away from the arm: shoulder_lift (id 2) by -52.7°; the arm stays where it is"
+    assert arm.positions()[1] == 2958
+    told = "torque was on, with goals away from the arm: shoulder_lift (id 2) by -93.0°; the arm stays where it is"
     assert told in caplog.messages
 
 
-@pytest.mark.parametrize("lie", [3000, 6000])
+def test_an_arm_that_still_sinks_is_not_given_force(robot: SOFollower, arm: VirtualBus) -> None:
+    """It would be above its goal by as much as it came down since it was read: first it comes to rest."""
+    robot.prepare()
+    arm.inject({"fault": "register", "name": "Torque_Enable", "value": 0})
+    assert arm.positions()[1] == POSE[1]
+    robot.prepare()
+    assert arm.positions()[1] == held(arm, "Goal_Position")[1] == 2958  # on the table
+
+
+def test_an_arm_that_is_moved_is_not_given_force(robot: SOFollower, arm: VirtualBus) -> None:
+    robot.prepare()
+    arm.inject({"fault": "register", "name": "Torque_Enable", "value": 0})
+    arm.inject({"fault": "push", "ids": [1], "force": 0.1})
+    with pytest.raises(BusError, match=r"shoulder_pan \(id 1\) does not keep still: hold the arm"):
+        robot.prepare()
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
+@pytest.mark.parametrize("lie", [3000, 5800])
 def test_one_reading_is_not_made_the_goal(
     robot: SOFollower, arm: VirtualBus, monkeypatch: pytest.MonkeyPatch, lie: int
 ) -> None:
@@ -283,7 +301,7 @@ def test_a_start_outside_the_range_is_led_in_slowly(config: SO101FollowerConfig,
     assert pose[0] == robot.lower[0]  # the loop goes on from the end of the range
     goals = [entry.values[1]["Goal_Position"] for entry in arm.log.writes("Goal_Position") if 1 in entry.values]
     assert np.abs(np.diff(goals)).max() <= 30 * 0.02 / 360 * 4095 + 1
-    on = next(entry.time_s for entry in arm.log.writes("Torque_Enable"))
+    on = next(entry.time_s for entry in arm.log.writes("Torque_Enable") if entry.values[1]["Torque_Enable"])
     speeds = [(entry.time_s, entry.values[1]["Goal_Velocity"]) for entry in arm.log.writes("Goal_Velocity")]
     assert [speed for _, speed in speeds] == [30 * 4095 // 360, 0]  # the servo's own limit, and then none
     assert speeds[0][0] <= on < speeds[1][0]

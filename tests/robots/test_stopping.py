@@ -160,6 +160,20 @@ def test_park_is_cut_short_by_hurry(config: SO101FollowerConfig, arm: VirtualBus
     assert held(arm, "Torque_Enable") == [0] * 6
 
 
+def test_an_arm_that_is_being_let_go_of_is_not_parked(
+    config: SO101FollowerConfig, arm: VirtualBus, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The runtime was killed in its limp: what force is left could not carry the arm, and it is not given back."""
+    config.rest_pose = {"shoulder_pan": 110.0}
+    with SOFollower(config, clock) as robot:
+        robot.prepare()
+        arm.inject({"fault": "register", "ids": [2], "name": "Torque_Limit", "value": 300})
+        robot.stop("park", Hurry())
+    assert "cannot park: the arm has not all its force any more" in caplog.messages
+    assert arm.positions()[0] == POSE[0]
+    assert held(arm, "Torque_Enable") == [0] * 6
+
+
 def test_park_leaves_a_dead_servo_alone(config: SO101FollowerConfig, arm: VirtualBus, clock: Time) -> None:
     config.rest_pose = {"shoulder_pan": -40.0}
     with SOFollower(config, clock) as robot:

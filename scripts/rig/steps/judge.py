@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from edge_runtime.motors.stopping import LIMP_S
 from edge_runtime.virtual_arm.calibration import CALIBRATION
-from scripts.rig.steps.life import FPS, MAX_ACCELERATION, MAX_SPEED, Account
+from scripts.rig.steps.life import FPS, MAX_ACCELERATION, MAX_SPEED, SIGNALS, Account
 
 DEGREE = 12  # counts
 ROUNDING = 2  # counts, of a goal on its way to the register
 WINDOW_S = 0.2  # in which the speed of a joint is taken: its servo makes each goal's step as fast as it can
 PARK_S = 5.0
-PASSING = ("no answer", "answer lost", "write not taken", "echo lost", "lie", "none", "")  # the next request is heard
+PASSING = ("no answer", "answer lost", "write not taken", "echo lost", "lie", "none", "", *SIGNALS)  # the line is well
 
 Counts = npt.NDArray[np.float64]
 
@@ -51,7 +51,11 @@ def _goals(account: Account) -> Iterator[str]:
         if before is not None and write.part in ("run", "park"):
             change = goals - before
             most = STEP * (1 + lost) + ROUNDING
-            yield from _name("{0} makes a step of {1:.0f} counts", on & (np.abs(change) > most), change)
+            far = np.abs(goals - np.array(write.positions)) > DEGREE
+            moved = (
+                on & (np.abs(change) > most) & (far | (write.part == "run"))
+            )  # a limp ends a park: it sinks no farther
+            yield from _name("{0} makes a step of {1:.0f} counts", moved, change)
             outside = np.maximum(LOW - goals, goals - HIGH)
             was = np.maximum(LOW - before, before - HIGH)
             yield from _name("{0} is sent {1:.0f} counts out of its range", (outside > np.maximum(was, 0) + 1), outside)
@@ -80,7 +84,7 @@ def _speed(account: Account) -> Iterator[str]:
     weak = np.vstack([np.zeros((1, 6), int), np.cumsum(~full, axis=0)])
     whole = weak[end + 1] == weak[np.arange(len(time))]
     way = np.abs(positions[end] - positions)
-    most = 1.1 * MAX_SPEED * TICKS_PER_UNIT * WINDOW_S + STEP * lost + ROUNDING
+    most = 1.1 * MAX_SPEED * TICKS_PER_UNIT * (WINDOW_S + account.late_s) + STEP * lost + ROUNDING
     wrong = (whole & (way > most)).any(axis=0)
     yield from _name("{0} moves by {1:.0f} counts in 0.2 s", wrong, way.max(axis=0))
 
@@ -112,8 +116,10 @@ def _force(account: Account) -> Iterator[str]:
 
 def _end(account: Account) -> Iterator[str]:
     """Torque is off in time. Where that could not be confirmed it is told, and only a line that is lost excuses it."""
+    if not account.ended:
+        yield "runtime and supervisor have not come to an end"
     if any(account.torque) and account.goals:  # before the first of them it is not ours
-        if account.step.policy == "hold" and account.step.kind == "killed":
+        if account.step.policy == "hold" and account.step.kind in SIGNALS:
             pass  # that is what was asked for
         elif account.error is None:
             yield "torque is still on, and nothing says so"

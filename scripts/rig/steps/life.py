@@ -30,12 +30,15 @@ from edge_runtime.robots import Vector
 from edge_runtime.robots.so_follower import SOFollower
 from edge_runtime.robots.so_servos import IDS, memory
 from edge_runtime.virtual_arm.calibration import CALIBRATION, write_calibration
+from edge_runtime.virtual_arm.chain import WEIGHTS
 from edge_runtime.virtual_arm.moments import Moment
+from edge_runtime.virtual_arm.motion import Weight
 from edge_runtime.wire.messages import Joint, Policy
 from scripts.rig.steps.line import Goals, Killed, StepBus, StepPort, Time
 
 Part = Literal["start", "first start", "run", "stop", "supervisor"]
 
+SIGNALS = ("killed", "terminated", "stopped")  # SIGKILL; SIGTERM, and SIGKILL a little later; SIGSTOP for half a second
 FPS = 30.0
 RUN_S = 2.0
 SHORT_RUN_S = 0.2  # of a life that is about its start or its end
@@ -44,6 +47,7 @@ ROWS = 100  # of the plan: longer than the run, so that one that goes on after a
 MAX_SPEED = 60.0
 MAX_ACCELERATION = 600.0
 REACH = 20.0
+LOAD = 3.0  # times its own weight
 
 STANDING = [880, 1900, 2100, 2200, 2300, 2500]  # the first is near the end of its range
 SUNK = [880, 2300, 2100, 2200, 2300, 2500]
@@ -75,6 +79,7 @@ class Account:
     torque: list[int] = field(default_factory=list)  # in the end
     late_s: float = 0.0  # by which the machine may have delayed what happened
     transactions: int = 0  # of the part
+    ended: bool = True  # all who had a hand in it
 
 
 def settings(folder: Path, policy: StopPolicy, *, echo: bool = False, port: str = "virtual") -> StartConfig:
@@ -185,7 +190,7 @@ class Life:
         self.step = step
         self.clock = Time()
         self.stop, self.hurry = Stopping(self.clock), threading.Event()
-        self.bus = StepBus(clock=self.clock, wire_time=True)
+        self.bus = StepBus(clock=self.clock, wire_time=True, weights=weights(step))
         self.bus.later, self.bus.strike = self.clock.after, self._strike
         echo = step.kind == "echo lost"
         self._config = settings(folder, step.policy, echo=echo)
@@ -193,25 +198,9 @@ class Life:
         self._watcher = Watcher(self.bus, self.clock)
         bus = Bus(self._port, names={number: joint for joint, number in IDS.items()}, echo=echo)
         self.robot = WatchedFollower(self._config.robot, self.clock, bus, enter=self._enter)
-        joints = tuple(Joint(f"{name}.pos", "percent" if name == "gripper" else "degrees") for name in JOINTS)
-        policy = Policy("steps", "act", bytes(range(32)), joints, (), (), chunk_size=ROWS, fps=FPS)
-        sensors = Sensors(policy, {}, {}, False, 0.5, Task(""))
-        self.planner = Planner(sensors, PlannerSettings.of(self._config), Nothing())
-        self.loop: ActuatorLoop = make_loop(
-            self._config, self.robot, self.planner.ring, history_s=0.5, page=self._watcher.words
-        )
-        self.reporter = Reporter(
-            self.robot,
-            self.planner,
-            RuntimeState(0.0),
-            Notifier(),
-            control_hz=FPS,
-            folder=folder / "faults",
-            rests_within_s=3.0,
-        )
+        self.planner, self.loop, self.reporter = assemble(self._config, self.robot, self._watcher.words, folder)
         self._runs = 0
-        self._fresh = step.part == "first start"
-        self._lay(echo)
+        lay(self.bus, step)
 
     def live(self) -> Account:
         """All of it; what the servos say about it."""
@@ -303,28 +292,6 @@ class Life:
             raise Killed
         self.bus.enter(part)
 
-    def _lay(self, echo: bool) -> None:
-        """The arm as the start finds it: set up before and standing, or sunk with torque still on."""
-        config = SO101FollowerConfig
-        gains = (config.position_p_coefficient, config.position_i_coefficient, config.position_d_coefficient)
-        for name, values in memory(gains, CALIBRATION).items():
-            for number, value in values.items():
-                self.bus.servos[number].set(name, 32 if self._fresh and name == "P_Coefficient" else value)
-        for servo in self.bus.servos.values():
-            servo.power_cycle()
-        if echo:
-            self.bus.inject({"fault": "echo"})
-        if self.step.part not in ("start", "first start"):
-            self.bus.place(STANDING)
-            return
-        self.bus.place(SUNK)
-        for servo, goal in zip(self.bus.servos.values(), STANDING, strict=True):
-            servo.set("Torque_Enable", 1)
-            servo.set("Torque_Limit", 0)
-            servo.set("Goal_Position", goal)
-        self.bus.advance()
-        self.bus.moments.clear()
-
 
 class Reporter(FaultReporter):
     """The product's, without the file."""
@@ -332,6 +299,62 @@ class Reporter(FaultReporter):
     def arm_rests(self, fault: Any) -> Any:
         self.count += 1
         return fault
+
+
+def assemble(
+    config: StartConfig, robot: SOFollower, page: memoryview | None, folder: Path
+) -> tuple[Planner, ActuatorLoop, Reporter]:
+    """The product's, for a server that never answers; `page` is the supervisor's, if there is one."""
+    joints = tuple(Joint(f"{name}.pos", "percent" if name == "gripper" else "degrees") for name in JOINTS)
+    policy = Policy("steps", "act", bytes(range(32)), joints, (), (), chunk_size=ROWS, fps=FPS)
+    planner = Planner(Sensors(policy, {}, {}, False, 0.5, Task("")), PlannerSettings.of(config), Nothing())
+    loop = make_loop(config, robot, planner.ring, history_s=0.5, page=page)
+    reporter = Reporter(
+        robot,
+        planner,
+        RuntimeState(0.0),
+        Notifier(),
+        control_hz=FPS,
+        folder=folder / "faults",
+        rests_within_s=3.0,
+    )
+    return planner, loop, reporter
+
+
+def weights(step: Step) -> dict[int, Weight]:
+    """Of the joints: of an arm that carries something, so that it sinks as soon as a ramp has begun.
+
+    Where it is sunk it lies on something, and the start need not wait until it is down.
+    """
+    sunk = step.part in ("start", "first start")
+    return {
+        number: Weight(LOAD * weight.pull, SUNK[number - 1] if sunk else weight.rest)
+        for number, weight in WEIGHTS.items()
+    }
+
+
+def lay(bus: StepBus, step: Step) -> None:
+    """The arm as the start finds it: set up before and standing, or sunk with torque still on."""
+    config = SO101FollowerConfig
+    gains = (config.position_p_coefficient, config.position_i_coefficient, config.position_d_coefficient)
+    fresh = step.part == "first start"
+    for name, values in memory(gains, CALIBRATION).items():
+        for number, value in values.items():
+            bus.servos[number].set(name, 32 if fresh and name == "P_Coefficient" else value)
+    for servo in bus.servos.values():
+        servo.power_cycle()
+    if step.kind == "echo lost":
+        bus.inject({"fault": "echo"})
+    if step.part not in ("start", "first start"):
+        bus.place(STANDING)
+        return
+    bus.place(SUNK)
+    for servo, goal in zip(bus.servos.values(), STANDING, strict=True):
+        servo.set("Torque_Enable", 1)
+        servo.set("Torque_Limit", 0)
+        servo.set("Goal_Position", goal)
+    bus.advance()
+    bus.moments.clear()
 
 
 def plan() -> Any:

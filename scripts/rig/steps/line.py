@@ -25,13 +25,14 @@ class Killed(BaseException):
 
 
 class Goals(NamedTuple):
-    """One write of goals, as the servos have it: whether they took it, their goals after it, and who has torque."""
+    """One write of goals, as the servos have it: whether they took it, their goals after it, torque and positions."""
 
     time_s: float
     part: str
     taken: bool
     goals: tuple[int, ...]
     torque: tuple[bool, ...]
+    positions: tuple[float, ...]
 
 
 class Time(VirtualClock):
@@ -86,6 +87,8 @@ class StepBus(VirtualBus):
         with self._lock:
             self.advance()
             self.parts.append((len(self.moments), part))
+            if part != "run":
+                self._lies = min(self._lies, 1)
 
     @property
     def part(self) -> str:
@@ -107,8 +110,9 @@ class StepBus(VirtualBus):
         """Goals were written; whether the servos have them."""
         servos = self.servos.values()
         goals, torque = tuple(servo.goal for servo in servos), tuple(servo.energised for servo in servos)
+        positions = tuple(servo.position for servo in servos)
         with self.heard:
-            self.goals.append(Goals(self._clock(), self.part, taken, goals, torque))
+            self.goals.append(Goals(self._clock(), self.part, taken, goals, torque, positions))
             self.heard.notify_all()
 
     def _suffer(self, request: Frame, baud: int, now: bool) -> tuple[Heard, bool]:

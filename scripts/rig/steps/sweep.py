@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from edge_runtime.config import StopPolicy
+from scripts.rig.steps import processes
 from scripts.rig.steps.judge import judge
-from scripts.rig.steps.life import Part, Step, live
+from scripts.rig.steps.life import SIGNALS, Part, Step, live
 
 KINDS = (
     "no answer",
@@ -35,31 +36,63 @@ LIVES: tuple[tuple[Part, StopPolicy], ...] = (
     ("run", "limp"),
     ("run", "hold"),
 )
+LIVES_OF_PROCESSES = tuple(life for life in LIVES if life != ("stop", "hold"))  # that stop says nothing to the servos
+SPREAD = 20  # signals over a run
+AT_ONCE = 4  # lives of processes on each CPU: they sleep most of the time
+
+Verdict = list[str] | None  # the violations in a step; None where its transaction never came
 
 
 def steps(
-    folder: Path, lives: Sequence[tuple[Part, StopPolicy]] = LIVES, kinds: Sequence[str] = KINDS, *, every: int = 1
+    folder: Path,
+    lives: Sequence[tuple[Part, StopPolicy]] = LIVES,
+    kinds: Sequence[str] = KINDS,
+    *,
+    every: int = 1,
+    spread: int = 0,
 ) -> Iterator[Step]:
-    """Each `every`-th transaction of `lives` with each of `kinds`: with 0, each with one of them, in turn."""
+    """Each `every`-th transaction of `lives` with each of `kinds`: with 0, each with one of them, in turn.
+
+    With `spread` it is so many of a run only.
+    """
     for part, policy in lives:
         counts = {echo: live(folder, Step(part, policy, echo, 0)).transactions for echo in ("none", "echo lost")}
         for number, kind in enumerate(kinds):
             transactions = counts["echo lost" if kind == "echo lost" else "none"]
-            for at in range(1, transactions + 1):
-                if (at + number) % (every or len(kinds)) == 0:
+            chosen: Iterable[int] = range(1, transactions + 1)
+            if spread and part == "run":
+                chosen = (1 + transactions * place // (spread + 1) for place in range(spread))
+            for turn, at in enumerate(chosen, start=1):
+                if (turn + number) % (every or len(kinds)) == 0:
                     yield Step(part, policy, kind, at)
 
 
 def sweep(every: int = 1) -> tuple[int, list[str]]:
-    """How many combinations were lived through, on virtual clocks, and every violation."""
+    """How many combinations were lived through, and every violation: on virtual clocks, then with processes."""
+    cpus = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="steps-") as folder:
-        todo = list(steps(Path(folder), every=every))
-        fresh = multiprocessing.get_context("forkserver")  # a life has a thread
-        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), fresh) as pool:
-            found = pool.map(verdict, [folder] * len(todo), todo, chunksize=16)
-            return len(todo), [said for each in found for said in each]
+        virtual = steps(Path(folder), every=every)
+        real = steps(Path(folder), LIVES_OF_PROCESSES, SIGNALS, every=every or 3 * len(SIGNALS), spread=SPREAD)
+        found = [*_judged(folder, verdict, virtual, cpus), *_judged(folder, verdict_on_processes, real, AT_ONCE * cpus)]
+    lived = [each for each in found if each is not None]
+    return len(lived), [said for each in lived for said in each]
 
 
-def verdict(folder: str, step: Step) -> list[str]:
+def verdict(folder: str, step: Step) -> Verdict:
     """What must not have been in `step`."""
     return judge(live(Path(folder), step))
+
+
+def verdict_on_processes(folder: str, step: Step) -> Verdict:
+    """The same of runtime and supervisor as processes, in real time."""
+    account = processes.live(Path(folder), step)
+    return None if account is None else judge(account)
+
+
+def _judged(
+    folder: str, judged: Callable[[str, Step], Verdict], todo: Iterable[Step], at_once: int
+) -> Iterable[Verdict]:
+    todo = list(todo)
+    fresh = multiprocessing.get_context("forkserver")  # a life has a thread
+    with ProcessPoolExecutor(at_once, fresh) as pool:
+        return list(pool.map(judged, [folder] * len(todo), todo, chunksize=4))
