@@ -1,7 +1,7 @@
 """Seeded faults, one after another, on a running arm: does it come back in time, and does it keep every promise?
 
 python -m scripts.soak --faults=60 --seed=0
-python -m scripts.soak --steps=true    each bus transaction of a start, a run and a stop fails once, in each of many ways
+python -m scripts.soak --steps=true    each bus transaction of a start, a run and a stop fails once, in many ways
 """
 
 from __future__ import annotations
