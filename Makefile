@@ -39,10 +39,10 @@ protos: build  ## protos/policy.proto -> edge_runtime/wire
 	$(BIN)/python -m grpc_tools.protoc -Iedge_runtime/wire=protos --python_out=. --pyi_out=. edge_runtime/wire/policy.proto
 
 test-export: .venv-export/ready  ## what needs torch, in an environment of its own
-	$(EXPORT_BIN)/python -m pytest -m export tests/export $(ARGS)
+	$(EXPORT_BIN)/python -m pytest -m export tests/policy_server/export $(ARGS)
 
 test-lerobot: .venv-lerobot/ready  ## live against LeRobot 0.6.1: the engine that runs it, and the export; gigabytes
-	$(LEROBOT_BIN)/python -m pytest -m lerobot tests/engines/test_lerobot.py tests/export/test_lerobot.py $(ARGS)
+	$(LEROBOT_BIN)/python -m pytest -m lerobot tests/policy_server/engines/test_lerobot.py tests/policy_server/export/test_lerobot.py $(ARGS)
 
 build: $(VENV)/ready scripts/rig/race.c
 

@@ -167,7 +167,7 @@ FILES: dict[str, dict[str, Expected]] = {
         "tls.key": KEY,
         "tls.client_ca": CERTIFICATE,
         "token_file": TOKENS,
-        "cache_dir": {},  # made when TensorRT builds an engine: tests/gpu
+        "cache_dir": {},  # made when TensorRT builds an engine: tests/policy_server/gpu
     },
     "policy-server make-certs": {"dir": {**FOLDER, "locked away": (77, "{path}/ca.crt: this user may not look there")}},
     "policy-server models": {
@@ -180,7 +180,9 @@ FILES: dict[str, dict[str, Expected]] = {
     },
     "export-onnx": {
         "check": BUNDLE,
-        **{name: {} for name in ("checkpoint", "output", "stats", "tokenizer")},  # tests/export/test_refusals.py
+        **{
+            name: {} for name in ("checkpoint", "output", "stats", "tokenizer")
+        },
     },
 }
 FLAGS = {

@@ -23,7 +23,7 @@ from edge_runtime.wire.messages import Camera, ExtraState, Joint, ServerDescript
 from policy_server import bundle
 from tests.bad_input.conftest import Answer, open_to_all
 from tests.bad_input.test_files import user
-from tests.edge.scripted_server import JOINTS, POLICY, ScriptedServer
+from tests.edge_runtime.link.scripted_server import JOINTS, POLICY, ScriptedServer
 
 ROBOT = ("--robot.type=none", "--robot.joints={a.pos: degrees, b.pos: degrees}", "--status=false")
 SERVE = "policy-server start"

@@ -11,7 +11,7 @@ import numpy as np
 from edge_runtime.wire.messages import Chunk, Observation
 from scripts.rig.program import Edge
 from scripts.rig.usage import cpu_s
-from tests.edge.scripted_server import POLICY, ScriptedServer
+from tests.edge_runtime.link.scripted_server import POLICY, ScriptedServer
 
 LOOKED_AT_S = 3.0
 ROWS = 1000

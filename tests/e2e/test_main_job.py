@@ -14,7 +14,7 @@ import yaml
 import policy_server
 from edge_runtime.wire.messages import Answer, Chunk, Failure, Joint, Observation
 from scripts.rig.program import Arm, Edge, Server
-from tests.edge.scripted_server import POLICY, ScriptedServer
+from tests.edge_runtime.link.scripted_server import POLICY, ScriptedServer
 
 SO101 = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 

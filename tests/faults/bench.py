@@ -20,7 +20,7 @@ from edge_runtime.virtual_arm.frame_log import Entry, FrameLog
 from edge_runtime.wire.messages import Chunk, Joint, Observation, Policy
 from scripts.rig.program import Edge, as_hardware
 from scripts.rig.proxy import Proxy
-from tests.edge.scripted_server import POLICY, ScriptedServer
+from tests.edge_runtime.link.scripted_server import POLICY, ScriptedServer
 
 FPS = 30
 ROWS = 30

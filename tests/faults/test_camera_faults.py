@@ -12,8 +12,8 @@ import pytest
 
 from edge_runtime.wire.messages import Camera
 from scripts.rig.program import Edge
+from tests.edge_runtime.cameras.test_cameras import GREETING, MjpegServer, flat, shade
 from tests.faults.bench import Bench, bench, policy
-from tests.test_cameras import GREETING, MjpegServer, flat, shade
 
 FPS = 30
 

@@ -24,9 +24,8 @@ from policy_server.config import ServerConfig
 from policy_server.server import PolicyServer
 from scripts.rig.proxy import Proxy
 from scripts.rig.robots import ACT, DESCRIBE, watch_health
-
-from ..server.conftest import serving
-from .conftest import describe, robot_tls
+from tests.policy_server.conftest import serving
+from tests.security.conftest import describe, robot_tls
 
 NOBODY = 65534
 Tokens = Callable[..., Path]

@@ -15,8 +15,7 @@ import pytest
 from policy_server import bundle
 from scripts.rig.bundles import write_bundle
 from scripts.rig.program import Server
-
-from .attacks import ATTACKS, OK, Target
+from tests.security.attacks import ATTACKS, OK, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MB = 5.0

@@ -18,9 +18,8 @@ from edge_runtime.link.stream import PolicyStream
 from edge_runtime.wire import codec
 from edge_runtime.wire import policy_pb2 as pb
 from edge_runtime.wire.messages import Chunk, Ping, Policy, Welcome
-
-from ..edge.scripted_server import HELLO, POLICY
-from ..edge.test_stream import Recorder
+from tests.edge_runtime.link.scripted_server import HELLO, POLICY
+from tests.edge_runtime.link.test_stream import Recorder
 
 WELCOME = codec.encode_welcome(Welcome(POLICY)).SerializeToString()
 WITHIN_S = 10.0

@@ -27,9 +27,8 @@ from policy_server.door.stream_limits import StreamLimits
 from policy_server.server import PolicyServer
 from scripts.rig.bundles import write_bundle
 from scripts.rig.robots import ACT, DESCRIBE, Robot, hello_to, look, status_of, watch_health
-
-from ..server.conftest import serving
-from .attacks import deaf
+from tests.policy_server.conftest import serving
+from tests.security.attacks import deaf
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 LATE = grpc.StatusCode.DEADLINE_EXCEEDED

@@ -32,8 +32,7 @@ from policy_server.config import LimitsConfig
 from policy_server.server import PolicyServer
 from scripts.rig.bundles import write_bundle
 from scripts.rig.robots import Robot, hello_to, look, status_of
-
-from ..server.conftest import serving
+from tests.policy_server.conftest import serving
 
 REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT,

@@ -18,9 +18,8 @@ from edge_runtime.link.channel import Access
 from edge_runtime.wire.messages import Chunk
 from policy_server import bundle
 from scripts.rig.robots import Robot, hello_to, look
-
-from ..server.test_program import TIMEOUT_S, address_of, refused, started
-from .conftest import describe, robot_tls
+from tests.policy_server.test_program import TIMEOUT_S, address_of, refused, started
+from tests.security.conftest import describe, robot_tls
 
 Tokens = Callable[..., Path]
 

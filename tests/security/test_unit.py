@@ -16,8 +16,7 @@ from edge_runtime.wire.messages import Chunk
 from policy_server import bundle
 from policy_server import cli as server_cli
 from scripts.rig.robots import Robot, hello_to, look
-
-from .sandbox import HEADER
+from tests.security.sandbox import HEADER
 
 ROOT = Path(__file__).resolve().parents[2]
 POSSIBLE = os.geteuid() == 0 and HEADER.exists() and platform.machine() == "x86_64" and shutil.which("systemd-analyze")
