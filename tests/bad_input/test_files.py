@@ -180,9 +180,7 @@ FILES: dict[str, dict[str, Expected]] = {
     },
     "export-onnx": {
         "check": BUNDLE,
-        **{
-            name: {} for name in ("checkpoint", "output", "stats", "tokenizer")
-        },
+        **{name: {} for name in ("checkpoint", "output", "stats", "tokenizer")},
     },
 }
 FLAGS = {
