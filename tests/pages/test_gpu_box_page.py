@@ -129,6 +129,7 @@ def blocks() -> Iterator[str]:
     yield from re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.long
 def test_the_page_from_install_to_the_service(tmp_path: Path) -> None:
     with ExitStack() as stack:
         lab = Lab(tmp_path, stack)

@@ -80,6 +80,7 @@ def test_each_script_that_is_named_is_run_by_make_bench() -> None:
     assert named - ELSEWHERE <= {name for name, quick in bench.benches().items() if quick}
 
 
+@pytest.mark.long
 def test_the_commands_under_the_pictures_draw_them(tmp_path: Path) -> None:
     shown = [ROOT / path for path in re.findall(r"!\[[^]]+\]\((docs/figures/[^)]+)\)", section("Figures"))]
     assert len(shown) == 3

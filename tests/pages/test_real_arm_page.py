@@ -171,6 +171,7 @@ class Newcomer:
         return terminal
 
 
+@pytest.mark.long
 def test_the_page_from_the_box_to_the_service() -> None:
     page = PAGE.read_text()
     with tempfile.TemporaryDirectory() as home, ExitStack() as stack:

@@ -51,6 +51,7 @@ def outcome(seed: int, *, success: bool, ticks: int = 100, starved: int = 0) -> 
     return Outcome(seed, success, ticks, starved, 0, 4, 0, 0, 90, 0.5, 0, Seams(4, 20.0, 8.0, 9.0))
 
 
+@pytest.mark.long
 def test_a_grid_gives_the_same_bytes_again_on_any_number_of_processes_and_after_an_interruption(tmp_path: Path) -> None:
     whole = bench(tmp_path / "whole", "--processes=2")
     assert set(whole) == {"table.csv", "table.md", *PICTURES}
@@ -188,11 +189,11 @@ def test_a_method_changes_what_is_shown_and_what_is_merged(state_policy: LoadedP
 
 
 def test_methods_of_ones_own_are_found_by_name() -> None:
-    assert resolve("tests.test_asyncbench:Blind").__name__ == "Blind"
+    assert resolve("tests.scripts.test_asyncbench:Blind").__name__ == "Blind"
     for name, reason in {
         "linear": "none of sequential",
         "nowhere:Mine": "No module named 'nowhere'",
-        "tests.test_asyncbench:CELL": "not a subclass",
+        "tests.scripts.test_asyncbench:CELL": "not a subclass",
     }.items():
         with pytest.raises(ConfigError, match=reason):
             resolve(name)
