@@ -197,7 +197,7 @@ class NoRobotConfig(RobotConfig):
 class StartConfig:
     """`edge-runtime start`: run a policy on a robot until a signal, the last episode or `duration_s`."""
 
-    ESSENTIALS: ClassVar = (
+    ESSENTIALS: ClassVar[tuple[str, ...]] = (
         *("robot.type", "robot.port", "robot.id"),
         *(f"robot.cameras.NAME.{name}" for name in ("type", "index_or_path", "width", "height", "fps")),
         *("server_address", "bundle", "task", "fps"),

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -307,7 +307,14 @@ def digests(folder: Path) -> dict[str, Digest]:
 
 def _digest(path: Path) -> Digest:
     with path.open("rb") as file:
-        return Digest(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        return Digest(path.stat().st_size, _sha256(file))
+
+
+def _sha256(file: BinaryIO) -> str:
+    found = hashlib.sha256()
+    while block := file.read(1 << 18):
+        found.update(block)
+    return found.hexdigest()
 
 
 def _parse(raw: dict[str, Any]) -> Manifest:
@@ -337,7 +344,7 @@ def _check_files(path: Path, listed: Mapping[str, Digest]) -> None:
             with files.open_regular(path / name) as stream:
                 if (have := os.fstat(stream.fileno()).st_size) != expected.bytes:
                     raise ModelError(f"{path / name}: has {have} bytes, the manifest says {expected.bytes}")
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
+                found = _sha256(stream)
         except OSError as error:
             raise ModelError(f"{path / name}: cannot be read ({error.strerror})") from error
         if found != expected.sha256:

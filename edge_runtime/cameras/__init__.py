@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge_runtime.config import CameraConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CAMERAS = {
     "synthetic": "edge_runtime.cameras.synthetic:SyntheticCamera",

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import cv2
 import numpy as np
@@ -19,6 +19,9 @@ from edge_runtime.cameras.capture import Source
 from edge_runtime.config import OpenCVCameraConfig
 from edge_runtime.errors import CameraError, EdgeRuntimeError
 from edge_runtime.program.spell import Spell
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 

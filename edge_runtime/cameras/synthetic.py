@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from edge_runtime.cameras import CameraFrame
 from edge_runtime.config import SyntheticCameraConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _PICTURES = 8  # drawn once and shown in turn
 _DETAIL_PX = 12  # size of the blotches; smaller ones make larger JPEGs

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from edge_runtime.planning.task import Task
 from edge_runtime.robots import make_robot
 from edge_runtime.wire import messages
 from edge_runtime.wire.messages import Floats, Hello, Joint, Pixels, Policy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from edge_runtime.errors import AccessError, StreamError
 from edge_runtime.link.channel import Access
@@ -124,7 +124,7 @@ def _hear(secured: ssl.SSLSocket, access: Access) -> str | None:
         pass
     if access.files.cert is None:
         return _ALERTS["CERTIFICATE_REQUIRED"]
-    if credentials.expires(access.files.cert) < datetime.now(UTC):
+    if credentials.expires(access.files.cert) < datetime.now(timezone.utc):
         return _ALERTS["CERTIFICATE_EXPIRED"]
     return _ALERTS["UNKNOWN_CA"]
 

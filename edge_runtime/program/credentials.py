@@ -11,7 +11,7 @@ import os
 import re
 import ssl
 import stat
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from edge_runtime.errors import AccessError, ConfigError
@@ -67,7 +67,7 @@ def expires(pem: bytes) -> datetime:
             raise ConfigError("certificate: has no end")
         short, whole = found.group(3, 4)
         pattern = "%Y%m%d%H%M%S" if whole else "%y%m%d%H%M%S"
-        return datetime.strptime((whole or short).decode(), pattern).replace(tzinfo=UTC)
+        return datetime.strptime((whole or short).decode(), pattern).replace(tzinfo=timezone.utc)
     except ValueError as error:
         raise ConfigError(f"certificate: is damaged ({_reason(error)})") from error
 

@@ -65,7 +65,7 @@ class _Server(ThreadingHTTPServer):
     cameras: Cameras | None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # a client may leave in the middle of an answer
+        if not isinstance(sys.exc_info()[1], OSError):  # a client may leave in the middle of an answer
             super().handle_error(request, client_address)
 
 

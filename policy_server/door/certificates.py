@@ -115,7 +115,7 @@ def _pair(
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     signing_key = issuer.key if issuer else key
-    now = datetime.datetime.now(datetime.UTC)
+    now = datetime.datetime.now(datetime.timezone.utc)
     is_ca = issuer is None
     builder = (
         x509.CertificateBuilder()

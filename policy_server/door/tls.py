@@ -43,7 +43,7 @@ class ServerTls:
         names, until = _read_certificate(certificate)
         said = "robots must show a certificate" if robots else "robots show no certificate"
         log.info("TLS: certificate of %s until %s; %s", names, until.date(), said)
-        if until < datetime.datetime.now(datetime.UTC):
+        if until < datetime.datetime.now(datetime.timezone.utc):
             log.error("tls.cert: %s expired on %s; no robot will connect", config.cert, until.date())
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=robots)
 

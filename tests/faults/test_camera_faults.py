@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from edge_runtime.wire.messages import Camera
 from scripts.rig.program import Edge
 from tests.edge_runtime.cameras.test_cameras import GREETING, MjpegServer, flat, shade
 from tests.faults.bench import Bench, bench, policy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FPS = 30
 

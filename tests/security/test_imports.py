@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-import tomllib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +15,11 @@ import pytest
 from edge_runtime.errors import ModelError
 from policy_server import bundle
 from scripts.rig.bundles import write_bundle, write_manifest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest brings it
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("edge_runtime", "policy_server")

@@ -37,7 +37,7 @@ _MEASURED = [joint for joint in JOINTS if joint != TURNS_FREELY]
 class CalibrateConfig:
     """Record the range of each joint of an arm, as LeRobot does, in its file and in the servos."""
 
-    ESSENTIALS: ClassVar = ("robot.type", "robot.port", "robot.id", "robot.calibration_dir")
+    ESSENTIALS: ClassVar[tuple[str, ...]] = ("robot.type", "robot.port", "robot.id", "robot.calibration_dir")
 
     robot: RobotConfig
     debug: bool = False  # tracebacks

@@ -25,7 +25,7 @@ from edge_runtime.tools.bringup.terminal import Terminal
 class SetupMotorsConfig:
     """Give each servo of a new arm the id of its joint, and 1 Mbit/s. One servo at a time is on the adapter."""
 
-    ESSENTIALS: ClassVar = ("robot.type", "robot.port")
+    ESSENTIALS: ClassVar[tuple[str, ...]] = ("robot.type", "robot.port")
 
     robot: RobotConfig
     joint: str | None = None  # only this one's, such as gripper, after a servo was replaced

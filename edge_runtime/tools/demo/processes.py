@@ -13,9 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edge_runtime.errors import EdgeRuntimeError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 JOIN_S = 60.0  # a grandchild may hold the pipe for a while
 

@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edge_runtime.acting.supervisor.client import watch_over
 from edge_runtime.cameras import CAMERAS, CameraFrame
@@ -18,6 +18,9 @@ from edge_runtime.config import CameraConfig, StartConfig
 from edge_runtime.program import flags
 from scripts.benches.vs_lerobot import diary
 from scripts.benches.vs_lerobot.frames import FPS, Reel
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 COLLECT_EVERY = 120  # ticks; the loop remembers 300
 
