@@ -322,7 +322,7 @@ cdef class ActuatorLoop:
         cdef bint failed = self._fault != NO_FAULT
         while True:
             news = atomic_load_uint(&self._news, memory_order_acquire)
-            if load(&self._sequence) > after:
+            if atomic_load_llong(&self._sequence, memory_order_acquire) > after:
                 return self.record
             if now_ns() >= until or atomic_load_uint(&self._stopping, memory_order_acquire):
                 return None
@@ -673,7 +673,7 @@ cdef class ActuatorLoop:
             if self._port.known[joint]:
                 place.ages_s[joint] = (now - self._port.heard_ns[joint]) / 1e9
         publish(&self._places)
-        add(&self._sequence, 1)
+        atomic_store_llong(&self._sequence, load(&self._sequence) + 1, memory_order_release)  # its record can be received
         atomic_store_int(&self._turn_taken, self._turn, memory_order_release)
         announce(&self._news)
 
