@@ -7,9 +7,12 @@ TORCH ?= torch==2.13.0
 LEROBOT_BIN := .venv-lerobot/bin
 LEROBOT_PYTHON ?= python3.12
 LEROBOT ?= lerobot[smolvla,pi,diffusion]==0.6.1
+WHEEL_TESTS := $(addprefix tests/,edge_runtime/realtime edge_runtime/wire/test_codec.py edge_runtime/planning \
+  edge_runtime/link edge_runtime/robots edge_runtime/virtual_arm/test_scene.py policy_server/engines/test_flow.py \
+  policy_server/engines/test_tokens.py e2e/test_main_job.py)
 SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml
 
-.PHONY: demo test check bench soak fuzz protos test-export test-lerobot build clean
+.PHONY: demo test check bench soak fuzz protos test-export test-lerobot test-wheel wheel build clean
 
 demo: build  ## the main job: a virtual arm, sequential against asynchronous
 	$(BIN)/edge-runtime demo $(ARGS)
@@ -44,11 +47,29 @@ test-export: .venv-export/ready  ## what needs torch, in an environment of its o
 test-lerobot: .venv-lerobot/ready  ## live against LeRobot 0.6.1: the engine that runs it, and the export; gigabytes
 	$(LEROBOT_BIN)/python -m pytest -m lerobot tests/policy_server/engines/test_lerobot.py tests/policy_server/export/test_lerobot.py $(ARGS)
 
+wheel: build  ## dist/*.whl for publication: without the policies of the demo, which are 28 MB
+	EDGE_RUNTIME_POLICIES=none $(BIN)/python -m build --wheel --outdir dist .
+
+test-wheel:  ## the wheel that `pip install .` makes, and the tests of what is in it; PYTHON=python3.12 for another Python
+	rm -rf build/$(PYTHON) && mkdir -p build/$(PYTHON)
+	$(PYTHON) -m venv build/$(PYTHON)/venv
+	build/$(PYTHON)/venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/$(PYTHON) .
+	build/$(PYTHON)/venv/bin/python -m pip install --quiet "$$(ls build/$(PYTHON)/*.whl)[server,demo,top]" pytest pytest-timeout hypothesis feetech-servo-sdk onnx Cython
+	$(call build_race,build/$(PYTHON)/venv/bin/python)
+	cp -r tests scripts pyproject.toml build/$(PYTHON)/
+	cd build/$(PYTHON) && venv/bin/python -m pytest -q $(WHEEL_TESTS)
+
 build: $(VENV)/ready scripts/rig/race.c
 
-# for the tests: the ring beside a reader that races it, in no wheel; -ffp-contract as in pyproject.toml
+# for the tests: the ring beside a reader that races it, in no wheel; $(1) is the Python that will import it
+define build_race
+	$(1) -m cython -3 scripts/rig/race.pyx
+	$(CC) -shared -fPIC -O1 -ffp-contract=off -I$$($(1) -c "import sysconfig; print(sysconfig.get_path('include'))") \
+	  scripts/rig/race.c -o scripts/rig/race$$($(1) -c "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))") -lm
+endef
+
 scripts/rig/race.c: scripts/rig/race.pyx $(SOURCES) $(VENV)/ready
-	PYTHONWARNINGS=ignore CFLAGS="-O2 -ffp-contract=off" $(BIN)/cythonize --quiet --force --inplace $<
+	$(call build_race,$(BIN)/python)
 
 # setuptools calls its own table for extensions experimental, and says so at every build
 $(VENV)/ready: $(SOURCES)
