@@ -1,4 +1,4 @@
-"""Everything is in pyproject.toml but this: EDGE_RUNTIME_POLICIES=none leaves the policies of the demo out of a wheel."""
+"""All is in pyproject.toml but this: EDGE_RUNTIME_POLICIES=none leaves the policies of the demo out of a wheel."""
 
 import os
 

@@ -221,6 +221,11 @@ def locate(name: str) -> Path:
     if Path(name).is_dir():
         return Path(name)
     shipped = sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir()) if SHIPPED.is_dir() else []
+    if not shipped:
+        raise UsageError(
+            f"bundle: {name} is not a folder, and this installation has no bundles of its own: the demo's policies "
+            "are not in the published wheel but in its repository, in policy_server/bundles (pip install . brings them)"
+        )
     if name in shipped:
         return SHIPPED / name
     near = nearest(name, shipped)

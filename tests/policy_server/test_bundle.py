@@ -270,3 +270,11 @@ def test_an_installed_package_brings_an_engine_by_name(tmp_path: Path, monkeypat
     ):
         with pytest.raises(ModelError, match=said):
             open_engine(bundle.load(write_bundle(tmp_path / kind.partition(":")[0] / "it", type=kind)), CPU)
+
+
+def test_a_wheel_without_the_demos_policies_says_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "SHIPPED", tmp_path / "bundles")
+    with pytest.raises(UsageError, match=r"act_so101_cubes is not a folder, and .* in its repository"):
+        bundle.locate("act_so101_cubes")
