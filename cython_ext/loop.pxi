@@ -673,7 +673,8 @@ cdef class ActuatorLoop:
             if self._port.known[joint]:
                 place.ages_s[joint] = (now - self._port.heard_ns[joint]) / 1e9
         publish(&self._places)
-        atomic_store_llong(&self._sequence, load(&self._sequence) + 1, memory_order_release)  # its record can be received
+        # released after its record, so that a reader who sees the number receives the record
+        atomic_store_llong(&self._sequence, load(&self._sequence) + 1, memory_order_release)
         atomic_store_int(&self._turn_taken, self._turn, memory_order_release)
         announce(&self._news)
 
