@@ -1,4 +1,4 @@
-"""README.md, held to its word: its commands exist, and the arm of "Step by step" does its work when they are typed."""
+"""README.md and the pages that it was: their commands exist, and the arm of "Step by step" does its work."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from scripts.rig.program import Program
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+FIGURES = DOCS / "figures.md"
+MOST_WORDS = 1300
 SHORTER = {  # the commands under the pictures, in seconds instead of minutes
     "scripts.benches.asyncbench": ["--seeds=1", "--links=[constant-300]", "--thresholds=[0.5,auto]", "--output=."],
     "scripts.benches.loop": ["--quick"],
@@ -40,12 +43,9 @@ def commands(text: str) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-def section(title: str) -> str:
-    return README.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
-
-
 def called(program: str) -> list[list[str]]:
-    return [words[1:] for words in commands(README.read_text()) if words[0] == program]
+    pages = (README, DOCS / "lerobot-users.md")
+    return [words[1:] for page in pages for words in commands(page.read_text()) if words[0] == program]
 
 
 def test_make_words_are_in_the_makefile_and_the_main_ones_in_ci() -> None:
@@ -69,22 +69,32 @@ def test_each_flag_is_one_of_its_programs(program: str, words: object, capsys: p
 
 
 def test_pages_that_are_linked_exist() -> None:
-    linked = re.findall(r"\]\((?!http)([^)#]+)", README.read_text())
-    assert linked
-    assert [page for page in linked if not (ROOT / page).exists()] == []
+    for page in (README, *DOCS.glob("*.md")):
+        linked = re.findall(r"\]\((?!http)([^)#]+)", page.read_text())
+        assert [name for name in linked if not (page.parent / name).exists()] == [], page
+
+
+def test_it_fits_on_a_screen_and_a_half_and_its_picture_loads_fast() -> None:
+    assert len(README.read_text().split()) <= MOST_WORDS
+    assert (DOCS / "figures" / "arm.gif").stat().st_size <= 2_000_000
+
+
+def test_each_page_is_linked_from_the_first() -> None:
+    linked = set(re.findall(r"\(docs/([\w-]+\.md)\)", README.read_text()))
+    assert {page.name for page in DOCS.glob("*.md")} - linked == set()
 
 
 def test_each_script_that_is_named_is_run_by_make_bench() -> None:
-    named = set(re.findall(r"scripts[/.]benches[/.](\w+)", README.read_text()))
+    named = set(re.findall(r"scripts[/.]benches[/.](\w+)", FIGURES.read_text()))
     assert named
     assert named - ELSEWHERE <= {name for name, quick in bench.benches().items() if quick}
 
 
 @pytest.mark.long
 def test_the_commands_under_the_pictures_draw_them(tmp_path: Path) -> None:
-    shown = [ROOT / path for path in re.findall(r"!\[[^]]+\]\((docs/figures/[^)]+)\)", section("Figures"))]
+    shown = [DOCS / path for path in re.findall(r"!\[[^]]+\]\((figures/[^)]+)\)", FIGURES.read_text())]
     assert len(shown) == 3
-    drawing = [words[2:] for words in commands(section("Figures")) if words[0] == "python" and words[2] in SHORTER]
+    drawing = [words[2:] for words in commands(FIGURES.read_text()) if words[0] == "python" and words[2] in SHORTER]
     assert len(drawing) == len(SHORTER)
     for script, *flags in drawing:
         command = [sys.executable, "-m", script, *flags, *SHORTER[script]]  # the last of a flag counts
@@ -100,9 +110,8 @@ def test_the_commands_under_the_pictures_draw_them(tmp_path: Path) -> None:
 def test_step_by_step_the_arm_moves(tmp_path: Path) -> None:
     """The three commands as they stand, but for ports and folders of the test's own."""
     here = {"/tmp/so101": f"{tmp_path}/so101", "127.0.0.1:8080": f"127.0.0.1:{free_port()}"}
-    arm, serve, start = [
-        " ".join(map(shlex.quote, words)) for words in commands(section("Step by step, by hand")) if words[0] != "."
-    ]
+    section = (DOCS / "virtual-arm.md").read_text().partition("## Step by step, by hand\n")[2].partition("\n## ")[0]
+    arm, serve, start = [" ".join(map(shlex.quote, words)) for words in commands(section) if words[0] != "."]
     web = free_port()
 
     def words(command: str) -> list[str]:

@@ -7,6 +7,7 @@ in here sleeps or asks what time it is.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -68,12 +69,13 @@ class Trial:
         self._starved_before: int | None = None  # the first chunk
         self.queue: list[tuple[int, int]] = []  # by tick: the level, and the level at which the next chunk is asked for
 
-    def run(self) -> Outcome:
-        """The same numbers every time."""
+    def run(self, after_tick: Callable[[], None] = lambda: None) -> Outcome:
+        """The same numbers every time; `after_tick` may look at the scene."""
         self._loop.prime(self._world.read())
         self._planner.connected(self._policy)
         while not self._world.episode.done:
             self._tick()
+            after_tick()
         clock, episode, ages = self._clock, self._world.episode, self._loop.action_age().summary()
         return Outcome(
             seed=self._seed,
