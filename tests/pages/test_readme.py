@@ -79,6 +79,15 @@ def test_it_fits_on_a_screen_and_a_half_and_its_picture_loads_fast() -> None:
     assert (DOCS / "figures" / "arm.gif").stat().st_size <= 2_000_000
 
 
+def test_the_korean_page_has_the_same_sections_commands_tables_and_links() -> None:
+    ours, korean = (ROOT / name for name in ("README.md", "README.ko.md"))
+    for pattern in (r"^#+ ", r"^\|", r"\]\(([^)]+\.(?!md\))\w+)\)", r"\]\((docs/[^)]+)\)", r"^```\w*$"):
+        found = [re.findall(pattern, page.read_text(), re.MULTILINE) for page in (ours, korean)]
+        assert found[0], pattern
+        assert found[0] == found[1]
+    assert commands(ours.read_text()) == commands(korean.read_text())
+
+
 def test_each_page_is_linked_from_the_first() -> None:
     linked = set(re.findall(r"\(docs/([\w-]+\.md)\)", README.read_text()))
     assert {page.name for page in DOCS.glob("*.md")} - linked == set()
