@@ -1,9 +1,10 @@
-# Everything happens in .venv (.venv-export for what needs torch, .venv-lerobot for LeRobot); each is made when missing.
+# Everything happens in .venv (.venv-export for what needs torch, .venv-extras, .venv-lerobot for LeRobot); each is made when missing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXPORT_BIN := .venv-export/bin
 TORCH ?= torch==2.13.0
+EXTRAS_BIN := .venv-extras/bin
 LEROBOT_BIN := .venv-lerobot/bin
 LEROBOT_PYTHON ?= python3.12
 LEROBOT ?= lerobot[smolvla,pi,diffusion]==0.6.1
@@ -12,7 +13,7 @@ WHEEL_TESTS := $(addprefix tests/,edge_runtime/realtime edge_runtime/wire/test_c
   policy_server/engines/test_tokens.py e2e/test_main_job.py)
 SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml
 
-.PHONY: demo test check bench soak fuzz protos test-export test-lerobot test-wheel wheel build clean
+.PHONY: demo test check bench soak fuzz protos test-export test-extras test-lerobot test-wheel wheel build clean
 
 demo: build  ## the main job: a virtual arm, sequential against asynchronous
 	$(BIN)/edge-runtime demo $(ARGS)
@@ -43,6 +44,9 @@ protos: build  ## protos/policy.proto -> edge_runtime/wire
 
 test-export: .venv-export/ready  ## what needs torch, in an environment of its own
 	$(EXPORT_BIN)/python -m pytest -m export tests/policy_server/export $(ARGS)
+
+test-extras: .venv-extras/ready  ## the smaller extras, against the other sides as they are published
+	$(EXTRAS_BIN)/python -m pytest -m extras tests/extras $(ARGS)
 
 test-lerobot: .venv-lerobot/ready  ## live against LeRobot 0.6.1: the engine that runs it, and the export; gigabytes
 	$(LEROBOT_BIN)/python -m pytest -m lerobot tests/policy_server/engines/test_lerobot.py tests/policy_server/export/test_lerobot.py $(ARGS)
@@ -85,6 +89,15 @@ $(VENV)/ready: $(SOURCES)
 	PYTHONWARNINGS=ignore $(EXPORT_BIN)/python -m pip install --quiet --editable '.[export,server,dev]'
 	touch $@
 
+# openpi-client asks for numpy 1 and for dm-tree, of which its WebSocket client uses neither.
+.venv-extras/ready: $(SOURCES)
+	test -x $(EXTRAS_BIN)/python || $(PYTHON) -m venv .venv-extras
+	$(EXTRAS_BIN)/python -m pip install --quiet --upgrade pip
+	PYTHONWARNINGS=ignore $(EXTRAS_BIN)/python -m pip install --quiet --editable '.[server,dev,openpi]'
+	$(EXTRAS_BIN)/python -m pip install --quiet --no-deps openpi-client==0.1.2
+	$(EXTRAS_BIN)/python -m pip install --quiet typing_extensions
+	touch $@
+
 # PyPI's torch for x86-64 is a CUDA build: it computes on the CPU here, and is most of the gigabytes.
 .venv-lerobot/ready: $(SOURCES)
 	test -x $(LEROBOT_BIN)/python || $(LEROBOT_PYTHON) -m venv .venv-lerobot
@@ -94,4 +107,4 @@ $(VENV)/ready: $(SOURCES)
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info $(VENV) .venv-export .venv-lerobot edge_runtime/*.so scripts/rig/race*.so scripts/rig/race.c
+	rm -rf build dist *.egg-info $(VENV) .venv-export .venv-extras .venv-lerobot edge_runtime/*.so scripts/rig/race*.so scripts/rig/race.c

@@ -160,6 +160,10 @@ class Bundle:
     manifest: Manifest
 
     @property
+    def batched(self) -> bool:
+        return True
+
+    @property
     def n_obs_steps(self) -> int:
         return self.manifest.n_obs_steps
 

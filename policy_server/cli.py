@@ -106,13 +106,17 @@ def _sources(config: ServerConfig, argv: list[str]) -> list[Source]:
     """
     from policy_server import bundle
     from policy_server.engines.lerobot import LeRobotPolicy
+    from policy_server.engines.openpi.engine import OpenpiPolicy, is_openpi
     from policy_server.engines.sources import find
     from policy_server.engines.stated import stated
 
     if config.engine == "lerobot":
         told = stated(config.robot, config.names, config.units, config.fps)
         return [LeRobotPolicy(name, told, config.device) for name in config.bundles]
-    offered = [find(name, argv) for name in config.bundles]
+    offered = [
+        OpenpiPolicy(name, config.map, config.openpi, insecure=config.insecure) if is_openpi(name) else find(name, argv)
+        for name in config.bundles
+    ]
     inside = bundle.inside(config.model_dir) if config.model_dir is not None else []
     return [*offered, *map(bundle.load, inside)]
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from edge_runtime.errors import ConfigError
 from edge_runtime.program.schema import Milliseconds, Port, Range, check_fields
 from policy_server.engines.cache import DEFAULT as DEFAULT_CACHE
+from policy_server.engines.openpi.config import OpenpiConfig
 from policy_server.engines.options import check as check_options
 from policy_server.engines.providers import CONFIGURABLE, Providers, wants_accelerator
 from policy_server.engines.stated import StatedRobot
@@ -62,7 +63,8 @@ class LeRobotConfig:
 class ServerConfig:
     """`policy-server start BUNDLE [BUNDLE ...]`: serve policies to robots until a signal.
 
-    A BUNDLE is a folder, the name of a shipped bundle, or module:function or module:Class of a policy in Python.
+    A BUNDLE is a folder, the name of a shipped bundle, module:function or module:Class of a policy in Python, or
+    openpi://HOST:PORT of a policy behind an openpi server (openpis:// with TLS).
     """
 
     bundles: list[str] = field(default_factory=list)  # folders, shipped ones, module:function; the first is the default
@@ -78,6 +80,9 @@ class ServerConfig:
     listen: str = "127.0.0.1:8080"  # HOST:PORT, or unix:/path with mode 0600
     lerobot_listen: str = ""  # HOST:PORT for LeRobot's RobotClient, unchanged; it has neither TLS nor token
     lerobot: LeRobotConfig = field(default_factory=LeRobotConfig)
+    openpi_listen: str = ""  # HOST:PORT for openpi's clients, unchanged; without TLS, the token is their API key
+    map: Path | None = None  # YAML: what openpi's messages hold, for openpi:// and for openpi_listen
+    openpi: OpenpiConfig = field(default_factory=OpenpiConfig)
     socket_group: str = ""  # whose members may use the Unix socket too, mode 0660
     tls: TlsConfig = field(default_factory=TlsConfig)
     token_file: Path | None = None  # bearer tokens, one a line; only its owner may read it; read again on SIGHUP

@@ -31,6 +31,8 @@ from policy_server.door.refusals import Refusals
 from policy_server.door.sending import BoundedSending
 from policy_server.engines import Engine, Source, open_engine
 from policy_server.engines.lerobot import LeRobotPolicy
+from policy_server.engines.openpi import layout
+from policy_server.engines.openpi.engine import OpenpiPolicy
 from policy_server.engines.providers import Runtime, check
 from policy_server.engines.python import PythonPolicy
 from policy_server.metrics import ServerCollector
@@ -38,6 +40,8 @@ from policy_server.serving.fairness import DecodingTurns
 from policy_server.serving.lerobot.service import LeRobotService, Refuser
 from policy_server.serving.model import Model
 from policy_server.serving.models import PROGRESS_S, Models
+from policy_server.serving.openpi.door import OpenpiDoor
+from policy_server.serving.openpi.service import OpenpiService
 from policy_server.serving.service import DESCRIBE_PLACES, SERVICE, PolicyService
 
 log = logging.getLogger(__name__)
@@ -71,7 +75,7 @@ class PolicyServer:
             cache_dir=config.cache_dir,
             cuda_graphs=config.cuda_graphs,
         )
-        if not all(isinstance(source, PythonPolicy | LeRobotPolicy) for source in sources):
+        if not all(isinstance(source, PythonPolicy | LeRobotPolicy | OpenpiPolicy) for source in sources):
             check(runtime)  # before a port is taken
 
         def load_engine(source: Source) -> Engine:
@@ -136,6 +140,18 @@ class PolicyServer:
                 refused=refused,
             )
             self._lerobot = _LeRobotDoor(config, service, bounded)
+        self.openpi_address = ""
+        self._openpi: OpenpiDoor | None = None
+        if config.openpi_listen:
+            openpi = OpenpiService(
+                self._models,
+                layout.read(config.map) if config.map is not None else None,
+                admission=admission,
+                peers=self._access.peers,
+                limits=config.limits,
+                deadlines=self._deadlines,
+            )
+            self._openpi = OpenpiDoor(config, openpi, self._access.tokens, refused)
 
     def __enter__(self) -> PolicyServer:
         """Listen, and begin to load. Raises OutputError when the address cannot be had."""
@@ -144,6 +160,9 @@ class PolicyServer:
                 opening.enter_context(door)
             if self._lerobot is not None:
                 self.lerobot_address = self._lerobot.open()
+            if self._openpi is not None:
+                self.openpi_address = self._openpi.open()
+                opening.callback(self._openpi.stop)
             bound = self._listen.bind(self._grpc, self._access.credentials, self._group)
             self._open = opening.pop_all()
         self.address = str(bound)
@@ -154,6 +173,8 @@ class PolicyServer:
         self._grpc.start()
         if self._lerobot is not None:
             self._lerobot.start()
+        if self._openpi is not None:
+            self._openpi.start()
         for model in self._models:
             model.scheduler.start()
         return self

@@ -112,7 +112,7 @@ def parse(config_class: type[T], argv: Sequence[str], prog: str, *, positional: 
     reads_files = schema.find(config_class, [CONFIG_PATH]) is None
     for name, value in settings:
         if name == CONFIG_PATH and reads_files:
-            raw = _read_file(schema.build(Path, value, CONFIG_PATH))
+            raw = read_file(schema.build(Path, value, CONFIG_PATH))
     for name, value in settings:
         if name != CONFIG_PATH or not reads_files:
             _put(raw, schema.split(config_class, name), value)
@@ -217,16 +217,17 @@ def _read_yaml(text: str) -> Any:
         raise ValueError("is nested too deeply") from error
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path, setting: str = CONFIG_PATH) -> dict[str, Any]:
+    """The mapping in the YAML file at `path`, which `setting` names. Raises ConfigError."""
     try:
         with path.open(encoding="utf-8") as file:  # may be the end of a pipe, as in --config_path=<(…)
             text = file.read(_LONGEST_FILE + 1)
     except OSError as error:
-        raise ConfigError(f"{CONFIG_PATH}: cannot read {path}: {error.strerror}") from error
+        raise ConfigError(f"{setting}: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{CONFIG_PATH}: {path} is not text in UTF-8") from error
+        raise ConfigError(f"{setting}: {path} is not text in UTF-8") from error
     if len(text) > _LONGEST_FILE:
-        raise ConfigError(f"{CONFIG_PATH}: {path} has more than {_LONGEST_FILE} characters")
+        raise ConfigError(f"{setting}: {path} has more than {_LONGEST_FILE} characters")
     try:
         raw = _read_yaml(text)
     except ValueError as error:

@@ -32,8 +32,8 @@ class Access:
                 "--insecure=true does without"
             )
         self._tls = ServerTls(config.tls) if config.tls.cert is not None else None
-        self._tokens = Tokens(config.token_file, refused) if config.token_file is not None else None
-        self.peers = Peers(config.trusted_proxies, self._tokens)
+        self.tokens = Tokens(config.token_file, refused) if config.token_file is not None else None
+        self.peers = Peers(config.trusted_proxies, self.tokens)
 
     @property
     def credentials(self) -> grpc.ServerCredentials | None:
@@ -42,11 +42,11 @@ class Access:
     @property
     def interceptors(self) -> list[grpc.ServerInterceptor]:
         """In the order in which they see a call."""
-        return [] if self._tokens is None else [self._tokens]
+        return [] if self.tokens is None else [self.tokens]
 
     def reload(self) -> None:
         """Read every file again; one that is wrong is logged, and what it held before stays."""
-        for part in (self._tls, self._tokens):
+        for part in (self._tls, self.tokens):
             if part is not None:
                 try:
                     part.reload()

@@ -44,7 +44,11 @@ class Peers:
         common = context.auth_context().get("x509_common_name", [])
         if common:  # only of certificates that were checked
             name = name or f"certificate {common[0].decode(errors='replace')}"
-        home = self.home(context.peer())
+        return self.share_of(context.peer(), name)
+
+    def share_of(self, peer: str, name: str) -> tuple[str, ...]:
+        """The same, for a `peer` that proved to be called `name`; empty for one that proved nothing."""
+        home = self.home(peer)
         return tuple(part for part in (name, home and f"address {home}") if part)
 
 

@@ -37,13 +37,19 @@ class Tokens(grpc.ServerInterceptor):  # type: ignore[misc]
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Any], details: grpc.HandlerCallDetails
     ) -> Any:
-        return continuation(details) if self._is_known(_shown(details.invocation_metadata)) else self._refusal
+        return continuation(details) if self.is_known(_shown(details.invocation_metadata)) else self._refusal
 
     def name(self, context: grpc.ServicerContext) -> str:
         """What the token of a call that was let in is called: the first digits of its hash."""
-        return f"token {hashlib.sha256(_shown(context.invocation_metadata())).hexdigest()[:8]}"
+        return self.called(_shown(context.invocation_metadata()))
 
-    def _is_known(self, token: bytes) -> bool:
+    @staticmethod
+    def called(token: bytes) -> str:
+        """What a token that is known is called."""
+        return f"token {hashlib.sha256(token).hexdigest()[:8]}"
+
+    def is_known(self, token: bytes) -> bool:
+        """Whether the file holds it."""
         found = False
         for known in self._tokens:  # all of them, each in a time that does not depend on where it differs
             found |= hmac.compare_digest(token, known)

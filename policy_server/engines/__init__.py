@@ -47,6 +47,7 @@ class Made(Protocol):
     path: str
     policy: Policy
     n_obs_steps: int
+    batched: bool  # whether it gains by several observations at once
 
     def open(self, runtime: Runtime) -> Engine:
         """Make it ready to run. Raises ModelError, ConfigError."""

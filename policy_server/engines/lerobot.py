@@ -40,6 +40,8 @@ READS_NO_TEXT = ("act", "diffusion", "vqbet", "tdmpc")
 class LeRobotPolicy:
     """A checkpoint as `lerobot-train` writes it: what it says of itself, with what the user stated."""
 
+    batched = True
+
     def __init__(self, name: str, stated: Stated, device: str = "auto") -> None:
         """`name` is its folder, or a hub id that is in the local cache.
 

@@ -96,6 +96,7 @@ class PythonPolicy:
     """What `module:name` means: described, and not yet made."""
 
     n_obs_steps = 1
+    batched = True
 
     def __init__(self, name: str, *, again: bool = False) -> None:
         """Raises ConfigError for what cannot be loaded, called or is not described; `again` reads its file anew."""

@@ -13,7 +13,7 @@ from policy_server.engines.python import PythonPolicy
 
 def is_code(name: str) -> bool:
     """Whether `name` is `module:function` or `module:Class`, and no folder's."""
-    return ":" in name and not Path(name).is_dir()
+    return ":" in name and "://" not in name and not Path(name).is_dir()
 
 
 def find(name: str, code: Collection[str], *, again: bool = False) -> Source:
@@ -21,6 +21,8 @@ def find(name: str, code: Collection[str], *, again: bool = False) -> Source:
 
     Raises UsageError (no such bundle, code that is named elsewhere), ModelError and ConfigError (it cannot be served).
     """
+    if "://" in name:
+        raise UsageError(f"bundle: {name} is another server's policy, which can be named when this one is started only")
     if not is_code(name):
         return bundle.load(bundle.locate(name))
     if name not in code:

@@ -45,6 +45,8 @@ class Model:
         self._lock = threading.Lock()  # over the sessions, and which policy they run
         self._sessions: set[Session] = set()
         self._unloaded = False
+        if not source.batched:
+            batching["max_batch"] = 1
         self.scheduler = Scheduler(self.name, partial(open_engine, source), self, **batching)
 
     @property

@@ -1,0 +1,1 @@
+"""openpi's WebSocket protocol: its clients run unchanged."""
