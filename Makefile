@@ -93,7 +93,7 @@ $(VENV)/ready: $(SOURCES)
 .venv-extras/ready: $(SOURCES)
 	test -x $(EXTRAS_BIN)/python || $(PYTHON) -m venv .venv-extras
 	$(EXTRAS_BIN)/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS=ignore $(EXTRAS_BIN)/python -m pip install --quiet --editable '.[server,dev,openpi]'
+	PYTHONWARNINGS=ignore $(EXTRAS_BIN)/python -m pip install --quiet --editable '.[server,demo,dev,openpi]'
 	$(EXTRAS_BIN)/python -m pip install --quiet --no-deps openpi-client==0.1.2
 	$(EXTRAS_BIN)/python -m pip install --quiet typing_extensions
 	touch $@

@@ -107,6 +107,11 @@ class ServerConfig:
             raise ConfigError("model_dir: it holds bundles, and --engine=lerobot serves the checkpoints that are named")
         if self.engine != "lerobot" and (self.robot.type or self.names or self.units or self.fps):
             raise ConfigError("engine: a bundle says its joints and rate itself; give them with --engine=lerobot alone")
+        asks_openpi = any(name.startswith(("openpi://", "openpis://")) for name in self.bundles)
+        if self.map is not None and not asks_openpi and not self.openpi_listen:
+            raise ConfigError("map: belongs to openpi://HOST:PORT or openpi_listen, and neither is given")
+        if self.openpi.api_key_file is not None and not asks_openpi:
+            raise ConfigError("openpi.api_key_file: belongs to openpi://HOST:PORT, which is not given")
         if self.listen.startswith("unix:") and self.tls.cert is not None:
             raise ConfigError("tls.cert: a Unix socket has no TLS; its mode says who may use it")
         if self.socket_group and not self.listen.startswith("unix:"):

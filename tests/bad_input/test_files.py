@@ -167,6 +167,12 @@ FILES: dict[str, dict[str, Expected]] = {
         "tls.key": KEY,
         "tls.client_ca": CERTIFICATE,
         "token_file": TOKENS,
+        "map": read()
+        | {
+            "binary": (78, "{path} is not text in UTF-8"),
+            "half": (78, "{path}: line 2: expected the node content, but found '<stream end>'"),
+            "empty": (78, "does not say where policy act_so101_pick_place finds [observation.state, "),
+        },
         "cache_dir": {},  # made when TensorRT builds an engine: tests/policy_server/gpu
     },
     "policy-server make-certs": {"dir": {**FOLDER, "locked away": (77, "{path}/ca.crt: this user may not look there")}},
@@ -193,6 +199,7 @@ FLAGS = {
     (START, "robot.calibration_dir"): ("--robot.type=so101_follower", "--robot.port=/dev/x", "--robot.id=it"),
     (START, "tls.cert"): (*NOBODY, "--tls.ca={pki}/ca.crt", "--tls.key={pki}/robot.key"),
     (START, "tls.key"): (*NOBODY, "--tls.ca={pki}/ca.crt", "--tls.cert={pki}/robot.crt"),
+    (SERVER, "map"): ("act_so101_pick_place", "--openpi_listen=127.0.0.1:0"),
     (SERVER, "tls.cert"): ("act_so101_pick_place", "--tls.key={pki}/server.key"),
     (SERVER, "tls.key"): ("act_so101_pick_place", "--tls.cert={pki}/server.crt"),
     (SERVER, "tls.client_ca"): ("act_so101_pick_place", "--tls.cert={pki}/server.crt", "--tls.key={pki}/server.key"),

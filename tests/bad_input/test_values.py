@@ -118,6 +118,8 @@ VALUES: Rows = {
         "metrics_port": ("65536", ": 65536 is not in 0..65535"),
         "listen": ("localhost", f": 'localhost' {NOT_HOST_PORT}"),
         "lerobot_listen": ("localhost", f": 'localhost' {NOT_HOST_PORT}"),
+        "openpi_listen": ("localhost", f": 'localhost' {NOT_HOST_PORT}"),
+        "openpi.answer_s": ("0", ": 0 is not in 0.1..3600"),
         "socket_group": ("robots", ": 127.0.0.1:8080 is not a Unix socket"),
         "limits.message_bytes": ("0", ": 0 is not in 65536..1073741824"),
         "limits.observation_bytes": ("0", ": 0 is not in 1024..4294967296"),
@@ -163,7 +165,7 @@ VALUES: Rows = {
 }
 # Where any value of the type is right, or only a server or an arm can tell.
 FREE = {
-    SERVER: {"device": "engines/test_lerobot.py"},
+    SERVER: {"device": "engines/test_lerobot.py", "openpi.api_key_file": "extras/test_openpi_upstream.py"},
     START: {
         "model": "test_servers.py",
         "task": "any text",

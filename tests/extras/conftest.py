@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.policy_server.conftest import engines, seeing, tiny  # noqa: F401
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

@@ -6,6 +6,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from policy_server.server import PolicyServer  # noqa: E402
 from scripts.rig.bundles import write_bundle  # noqa: E402
 from tests.policy_server.conftest import Engines, serving  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:connect\\(\\) must be used:DeprecationWarning")  # openpi's client
 TOKEN = "a-token-of-more-than-16"
 LOOK = {"observation.state": np.array([1.0, 2.0, 3.0])}
 LIBERO = """
@@ -44,22 +46,12 @@ pictures: chw
 """
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_bundle(tmp_path_factory.mktemp("bundles") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cameras = [("front", 24, 32), ("wrist", 16, 16)]
-    return write_bundle(tmp_path_factory.mktemp("bundles") / "seeing", name="seeing", cameras=cameras, extra=2)
-
-
 def client_of(server: PolicyServer, path: str = "", key: str | None = None) -> WebsocketClientPolicy:
     return WebsocketClientPolicy(f"ws://{server.openpi_address}{path}", api_key=key)
 
 
 def connect(server: PolicyServer, path: str = "/", **more: Any) -> Any:
+    """To be entered."""
     address = f"ws://{server.openpi_address}{path}"
     return websockets.sync.client.connect(address, compression=None, close_timeout=1, **more)
 
@@ -96,7 +88,7 @@ def test_a_map_says_where_the_pictures_are(seeing: Path, tmp_path: Path, layout:
     with serving(seeing, openpi_listen="127.0.0.1:0", map=tmp_path / "map.yaml") as server:
         client = client_of(server)
         actions = client.infer(look)["actions"]
-        np.testing.assert_allclose(actions[0], state + front.mean() + 20 + 5, rtol=1e-5)
+        np.testing.assert_allclose(actions[0], state + front.mean() + 20 + 5 + 1, rtol=1e-5)
         client._ws.close()
 
 
@@ -225,7 +217,7 @@ def status(call: Callable[[], Any]) -> int:
 
 def test_a_browser_is_refused(tiny: Path) -> None:
     with serving(tiny, openpi_listen="127.0.0.1:0") as server:
-        assert status(lambda: connect(server, origin="http://example.org")) == 403
+        assert status(lambda: connect(server, origin="http://example.org").__enter__()) == 403
 
 
 def test_the_key_is_one_of_the_tokens(tiny: Path, tmp_path: Path) -> None:
@@ -254,7 +246,7 @@ def test_the_path_names_the_policy(tiny: Path, tmp_path: Path) -> None:
             client = client_of(server, path)
             assert client.infer(LOOK)["actions"][0, 0] == first
             client._ws.close()
-        assert status(lambda: connect(server, "/nobody")) == 404
+        assert status(lambda: connect(server, "/nobody").__enter__()) == 404
 
 
 def test_health_is_told_by_http_from_the_warm_up_on(engines: Engines, tiny: Path) -> None:
@@ -262,7 +254,7 @@ def test_health_is_told_by_http_from_the_warm_up_on(engines: Engines, tiny: Path
     with serving(tiny, wait=False, openpi_listen="127.0.0.1:0") as server:
         with pytest.raises(urllib.error.HTTPError, match="503"):
             urllib.request.urlopen(f"http://{server.openpi_address}/healthz", timeout=20)
-        assert status(lambda: connect(server)) == 503
+        assert status(lambda: connect(server).__enter__()) == 503
         engines.may_warm_up.set()
         wait_until_healthy(server)
 
@@ -319,8 +311,8 @@ def test_a_client_that_never_says_what_it_wants_and_one_that_falls_silent_are_en
 
 
 def test_a_stop_ends_connections_that_wait_for_an_answer(engines: Engines, tiny: Path) -> None:
-    with serving(tiny, openpi_listen="127.0.0.1:0") as server:
-        connection = connect(server)
+    with serving(tiny, openpi_listen="127.0.0.1:0") as server, ExitStack() as stack:
+        connection = stack.enter_context(connect(server))
         connection.recv()
         engines["tiny"].gate.clear()
         connection.send(msgpack_numpy.packb(LOOK))
@@ -328,7 +320,6 @@ def test_a_stop_ends_connections_that_wait_for_an_answer(engines: Engines, tiny:
         server._openpi.stop()  # type: ignore[union-attr]
         assert connection.recv() == "the server is stopping"
         engines["tiny"].gate.set()
-        connection.close()
 
 
 def test_where_it_may_listen(tiny: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 SCHEMES = {"openpi://": "ws://", "openpis://": "wss://"}
 WARM_UP_S = 300.0  # a server that compiles at its first observation
 CONNECT_S = 5.0
+CLOSE_S = 1.0
 
 
 def is_openpi(name: str) -> bool:
@@ -73,8 +74,7 @@ class OpenpiPolicy:
         self._answer_s = config.answer_s
         try:
             self.policy = self._map.policy()
-            self._layout = Layout(self._map, self.policy)
-            self._layout.check_all_known()
+            self._layout = Layout(self._map, self.policy, writes=True)
         except ConfigError as error:
             raise ConfigError(f"{layout.SETTING}: {file}: {str(error).removeprefix('map: ')}") from error
 
@@ -91,6 +91,7 @@ class Upstream:
         self._name, self._url = name, url
         self._headers = {"Authorization": f"Api-Key {key}"} if key else None
         self._connection: Any = None
+        self._open = contextlib.ExitStack()
 
     def ask(self, question: bytes, limit_s: float) -> str | bytes:
         """The answer, a text if it is an error's. Raises ModelError when there is none within `limit_s`.
@@ -122,6 +123,7 @@ class Upstream:
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.socket.shutdown(socket.SHUT_RDWR)
+            self._open.close()
 
     def _connected(self, limit_s: float) -> Any:
         from websockets.exceptions import WebSocketException
@@ -130,7 +132,7 @@ class Upstream:
         if self._connection is not None:
             return self._connection
         try:
-            self._connection = connect(
+            connecting = connect(
                 self._url,
                 additional_headers=self._headers,
                 ssl=ssl.create_default_context() if self._url.startswith("wss:") else None,
@@ -139,8 +141,10 @@ class Upstream:
                 max_queue=1,
                 open_timeout=min(CONNECT_S, limit_s),
                 ping_interval=None,  # openpi's server answers no ping while its policy computes
+                close_timeout=CLOSE_S,
                 proxy=None,
             )
+            self._connection = self._open.enter_context(connecting)
             greeting = self._connection.recv(min(CONNECT_S, limit_s))
         except (OSError, EOFError, WebSocketException) as error:
             self.drop()

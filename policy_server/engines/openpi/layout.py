@@ -71,11 +71,12 @@ class Place:
 
 def read(path: Path) -> MapFile:
     """Raises ConfigError, which names the file and the field."""
+    raw = flags.read_file(path, SETTING)
     try:
-        found: MapFile = schema.build_document(MapFile, flags.read_file(path, SETTING))
+        found: MapFile = schema.build_document(MapFile, raw)
         tuple(places(found.observation))
     except ConfigError as error:
-        raise error if str(error).startswith(SETTING) else ConfigError(f"{SETTING}: {path}: {error}") from error
+        raise ConfigError(f"{SETTING}: {path}: {error}") from error
     return found
 
 
@@ -100,30 +101,23 @@ def natural(policy: Policy) -> MapFile:
 
 
 class Layout:
-    """A map file's observation, fitted to a policy: writes what the policy takes into a message, and reads it back."""
+    """A map file's observation, fitted to a policy: writes what the policy takes into a message, or reads it there."""
 
-    def __init__(self, file: MapFile, policy: Policy) -> None:
-        """Raises ConfigError when the map does not say where an input of the policy is."""
+    def __init__(self, file: MapFile, policy: Policy, *, writes: bool = False) -> None:
+        """Raises ConfigError when the map does not say where an input of the policy is.
+
+        Where it `writes` every leaf has to be an input, and the state, which each robot has, need not be sent.
+        """
         self._policy = policy
         self._chw = file.pictures == "chw"
         self._features = features(policy)
         self._joints = {joint.name: index for index, joint in enumerate(policy.joints)}
         self._places = tuple(places(file.observation))
-        missing = self._missing()
+        if writes:
+            self._check_known()
+        missing = [name for name in self._missing() if not (writes and name in (STATE, *self._joints))]
         if missing:
             raise ConfigError(f"{SETTING}: does not say where policy {policy.name} finds [{', '.join(missing)}]")
-
-    def check_all_known(self) -> None:
-        """Raises ConfigError for a leaf that the policy does not have."""
-        for place in self._places:
-            names = (place.what,) if isinstance(place.what, str) else place.what
-            known = [*self._features, TASK] if isinstance(place.what, str) else list(self._joints)
-            for name in names:
-                if name not in known:
-                    where = ".".join(("observation", *place.keys))
-                    raise ConfigError(
-                        f"{SETTING}: {where}: {schema.shown(name)} is not known; {schema.hint(name, known)}"
-                    )
 
     def write(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """One observation's inputs, without the batch dimension, as a message."""
@@ -152,6 +146,17 @@ class Layout:
             else:
                 inputs[place.what] = _vector(value, self._features[place.what].shape[0], place)
         return inputs, task
+
+    def _check_known(self) -> None:
+        for place in self._places:
+            names = (place.what,) if isinstance(place.what, str) else place.what
+            known = [*self._features, TASK] if isinstance(place.what, str) else list(self._joints)
+            for name in names:
+                if name not in known:
+                    where = ".".join(("observation", *place.keys))
+                    raise ConfigError(
+                        f"{SETTING}: {where}: {schema.shown(name)} is not known; {schema.hint(name, known)}"
+                    )
 
     def _missing(self) -> list[str]:
         said = {place.what for place in self._places if isinstance(place.what, str)}

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import socket
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -76,10 +76,11 @@ class OpenpiDoor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End every connection; stopping a door that was never started is harmless."""
+        """End every connection; stopping twice, or a door that was never started, is harmless."""
         self._service.stop()
         if self._thread.ident is not None:
-            self._over.set_result(None)
+            with contextlib.suppress(InvalidStateError):
+                self._over.set_result(None)
             self._thread.join()
         elif self._socket is not None:
             self._socket.close()
