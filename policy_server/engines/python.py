@@ -14,6 +14,7 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import Annotated, Any, TypeVar
@@ -159,7 +160,7 @@ class PythonEngine:
         self._calls.put((future, function))
         try:
             return future.result(ANSWER_S)
-        except TimeoutError as error:
+        except (TimeoutError, FutureTimeout) as error:  # one and the same from Python 3.11 on
             if future.done():  # the code's own
                 raise ModelError(f"{self._name}: TimeoutError: {error}") from error
             raise ModelError(f"{self._name}: no answer within {ANSWER_S:g} s") from error

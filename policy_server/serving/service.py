@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 from urllib.parse import unquote
 
@@ -128,7 +129,7 @@ class PolicyService:
             handshake_s = self._limits.handshake_s
             try:
                 model, session = greeted.result(handshake_s)
-            except TimeoutError:
+            except FutureTimeout:
                 raise Fault(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {handshake_s:g} s") from None
             try:
                 for outgoing in outbox:

@@ -175,14 +175,14 @@ class OpenpiDoor:
         while True:
             try:
                 message = await asyncio.wait_for(connection.recv(), idle_s)
-            except TimeoutError:
+            except asyncio.TimeoutError:  # Python 3.10 has two of the name
                 raise TimeoutError(f"nothing heard for {idle_s:g} s") from None
             await self._send(connection, await loop.run_in_executor(self._pool, client.answer, message))
 
     async def _send(self, connection: Any, answer: str | bytes) -> None:
         try:
             await asyncio.wait_for(connection.send(answer), self._limits.unfinished_s)
-        except TimeoutError:
+        except asyncio.TimeoutError:
             connection.transport.abort()
             raise TimeoutError("it does not read what it is sent") from None
 
