@@ -28,7 +28,7 @@ from edge_runtime.planning.extra_state import make_vector
 from edge_runtime.planning.planner import Planner, PlannerSettings
 from edge_runtime.planning.sensors import Sensors
 from edge_runtime.planning.task import Task
-from edge_runtime.program import output
+from edge_runtime.program import extras, output
 from edge_runtime.program.logs import BackgroundStream
 from edge_runtime.program.notify import Notifier
 from edge_runtime.program.signals import handling_signals
@@ -165,6 +165,8 @@ class Runtime:
         check_processors(config.cpu_affinity)
         if config.fault_folder is not None:
             output.make_folder(config.fault_folder, "fault_folder")
+        if config.metrics_port is not None:
+            extras.require("metrics_port", ("prometheus_client",))
         output.check(config.summary, "summary")
         output.check(config.queue_log, "queue_log")
         vectors = {

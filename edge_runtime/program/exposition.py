@@ -11,16 +11,15 @@ from types import TracebackType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from edge_runtime.errors import ConfigError, OutputError
+from edge_runtime.errors import OutputError
+from edge_runtime.program import extras
 from edge_runtime.program.loopback_http import refusal
 
 try:
     from prometheus_client import make_wsgi_app
     from prometheus_client.registry import Collector, CollectorRegistry
 except ImportError as error:
-    raise ConfigError(
-        "metrics_port: prometheus-client is not installed; pip install 'edge-runtime[metrics]'"
-    ) from error
+    raise extras.missing("prometheus_client", what="metrics_port") from error
 
 log = logging.getLogger(__name__)
 

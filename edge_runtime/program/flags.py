@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import yaml
 
 from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, OutputError, UsageError
-from edge_runtime.program import output, schema
+from edge_runtime.program import extras, output, schema
 
 T = TypeVar("T")
 CONFIG_PATH = "config_path"
@@ -49,6 +49,7 @@ def run_main(function: Callable[[list[str]], int], argv: Sequence[str], prog: st
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:  # the last door: whatever is not ours is an internal error
+        error = extras.explain(error, prog) or error
         if isinstance(error, PermissionError) and error.filename:  # a folder on the way to a file that a user names
             error = AccessError(f"{error.filename}: this user may not look there")
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, OutputError, UsageError
-from edge_runtime.program import flags
+from edge_runtime.program import extras, flags
 from edge_runtime.program.schema import hint
 
 NOT_RUNNING, NO_UNIT = 3, 4  # exit codes of `status`, as of systemctl's
@@ -210,7 +210,7 @@ def _command(name: str) -> Path:
     path = Path(sysconfig.get_path("scripts"), name)
     found = str(path) if path.exists() else shutil.which(name)
     if found is None:
-        raise ConfigError(f"service: no command {name} in {path.parent} nor on the PATH: pip install edge-runtime")
+        raise ConfigError(f"service: no command {name} in {path.parent} nor on the PATH: {extras.install()}")
     return Path(found).absolute()
 
 

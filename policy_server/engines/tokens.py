@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_runtime.errors import ConfigError, ModelError
+from edge_runtime.program import extras
 from policy_server.bundle import StateText
 
 BINS = np.linspace(-1, 1, 257)[:-1]
@@ -82,5 +83,5 @@ def import_tokenizers() -> ModuleType:
     try:
         import tokenizers
     except ImportError as error:
-        raise ConfigError(f"tokenizers is missing ({error}): install edge-runtime[server]") from error
+        raise ConfigError(f"tokenizers is not usable here ({error}): {extras.install('server')}") from error
     return tokenizers

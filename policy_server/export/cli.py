@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 from edge_runtime.errors import ConfigError, UsageError
-from edge_runtime.program import flags
+from edge_runtime.program import extras, flags
 from edge_runtime.program.schema import Range, check_fields
 from policy_server.engines.providers import Providers, Runtime
 from policy_server.engines.stated import StatedRobot, stated
@@ -101,7 +101,7 @@ def export(config: ExportConfig) -> None:
         else:
             from policy_server.export import checkpoint, exporter
     except ImportError as error:
-        raise ConfigError(f"{error.name} is not installed: pip install 'edge-runtime[export]'") from error
+        raise extras.explain(error, PROG) or error from error
     if own:
         own_graph.export(Path(config.checkpoint), config.output, request, Progress(), config.prefix, config.steps or 0)
         return

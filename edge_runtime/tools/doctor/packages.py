@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from edge_runtime.errors import ConfigError
+from edge_runtime.program import extras
 from edge_runtime.tools.doctor.finding import Finding, Group
 
 MACHINE = Group("this computer")
@@ -52,7 +53,7 @@ def _onnxruntime(needed: bool, root: Path = Path("/")) -> Finding:
     if _is_jetson(root):
         install = "the onnxruntime-gpu wheel that NVIDIA has for this JetPack; the one on PyPI has no CUDA here"
     else:
-        install = "pip install 'edge-runtime[server]' (with an NVIDIA GPU: [server-gpu])"
+        install = f"{extras.install('server')} (with an NVIDIA GPU: [server-gpu])"
     if needed:
         return MACHINE.failed("onnxruntime", ConfigError("is not installed, and --bundle needs it here"), install)
     return MACHINE.skipped("onnxruntime", f"not here, and only a policy server needs it: {install}")

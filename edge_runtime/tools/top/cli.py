@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from dataclasses import dataclass
 from typing import Annotated
 
-from edge_runtime.errors import ConfigError, StreamError
-from edge_runtime.program import flags
+from edge_runtime.errors import StreamError
+from edge_runtime.program import extras, flags
 from edge_runtime.program.schema import Range, check_address, check_fields
 
 PATIENCE_S = 5.0
@@ -33,9 +32,7 @@ class TopConfig:
 
 def main(argv: list[str]) -> int:
     config = flags.parse(TopConfig, argv, prog="edge-runtime top")
-    for package in ("rich", "prometheus_client"):
-        if importlib.util.find_spec(package) is None:
-            raise ConfigError(f"top: {package} is not installed; pip install 'edge-runtime[top]'")
+    extras.require("top", ("rich", "prometheus_client"), "top")
     from rich.console import Console
     from rich.live import Live
 

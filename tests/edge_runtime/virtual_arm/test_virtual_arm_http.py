@@ -369,7 +369,7 @@ def test_without_the_extra_one_line_says_what_to_install(package):
     with VirtualArm("--http_port=0", before=f"sys.modules[{package!r}] = None") as process:
         code, said = process.close_stdin()
     assert code == 78
-    assert "pip install 'edge-runtime[demo]'" in said
+    assert "pip install '.[demo]'" in said
     assert said.count("\n") == 0
 
 
