@@ -13,7 +13,7 @@ WHEEL_TESTS := $(addprefix tests/,edge_runtime/realtime edge_runtime/wire/test_c
   policy_server/engines/test_tokens.py e2e/test_main_job.py)
 SOURCES := $(wildcard cython_ext/*.px*) pyproject.toml
 
-.PHONY: demo test check bench soak fuzz protos test-export test-extras test-lerobot test-wheel wheel build clean
+.PHONY: demo test check bench soak fuzz protos docs test-export test-extras test-lerobot test-wheel wheel build clean
 
 demo: build  ## the main job: a virtual arm, sequential against asynchronous
 	$(BIN)/edge-runtime demo $(ARGS)
@@ -44,6 +44,9 @@ protos: build  ## protos/policy.proto -> edge_runtime/wire
 
 test-export: .venv-export/ready  ## what needs torch, in an environment of its own
 	$(EXPORT_BIN)/python -m pytest -m export tests/policy_server/export $(ARGS)
+
+docs: .venv-extras/ready  ## the pages as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(EXTRAS_BIN)/python -m mkdocs build --strict --quiet
 
 test-extras: .venv-extras/ready  ## the smaller extras, against the other sides as they are published
 	$(EXTRAS_BIN)/python -m pytest -m extras tests/extras $(ARGS)
@@ -93,7 +96,7 @@ $(VENV)/ready: $(SOURCES)
 .venv-extras/ready: $(SOURCES)
 	test -x $(EXTRAS_BIN)/python || $(PYTHON) -m venv .venv-extras
 	$(EXTRAS_BIN)/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS=ignore $(EXTRAS_BIN)/python -m pip install --quiet --editable '.[server,demo,dev,openpi]'
+	PYTHONWARNINGS=ignore $(EXTRAS_BIN)/python -m pip install --quiet --editable '.[server,demo,dev,openpi,docs]'
 	$(EXTRAS_BIN)/python -m pip install --quiet --no-deps openpi-client==0.1.2
 	$(EXTRAS_BIN)/python -m pip install --quiet typing_extensions
 	touch $@
