@@ -86,7 +86,7 @@ class PolicyServer:
             partial(
                 Model,
                 open_engine=load_engine,
-                decoding=DecodingTurns(len(os.sched_getaffinity(0))),
+                decoding=DecodingTurns(max(1, len(os.sched_getaffinity(0)) - 1)),  # and a core for the engine
                 max_batch=max_batch,
                 batch_window_s=config.batch_window_ms / 1e3,
                 inject_s=config.inject_latency_ms / 1e3,

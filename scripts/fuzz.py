@@ -26,7 +26,7 @@ from scripts.rig.fuzzing.fuzzer import Defect, Fuzzer
 from scripts.rig.fuzzing.targets import TARGETS
 
 TURN = 200  # inputs of one target, then the next one's turn
-STUCK_S = 20.0  # without a word from a worker: it hangs where no signal reaches it
+STUCK_S = 120.0  # without a word from a worker: it hangs where no signal reaches it, and is not just starved
 MEMORY = 4 << 30  # bytes of address space; an input that takes more is a defect
 KEPT = 24  # new inputs for one target's corpus in one run
 LAST = 1 << 17  # bytes: room for the input that a worker is at

@@ -8,13 +8,14 @@ and Cheng, 1996), level by level.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Hashable, Sequence
 from typing import Protocol, TypeVar
 
+QUICK = 0.5  # of the processor time of any decoding that is under way
 Share = tuple[Hashable, ...]  # from the outside in; the last part is the session
 
 
@@ -85,42 +86,65 @@ class DecodingTurns:
     """At most `places` decode pictures at once; those who wait go in fair order, by the processor time they had.
 
     Otherwise eight robots that send the costliest pictures there are would leave a ninth one a ninth of the processor.
+    One place more is for a session whose last decoding took little beside those under way: it waits for none of them.
     """
 
     def __init__(self, places: int) -> None:
-        self._free = places
+        self._places = places
         self._lock = threading.Lock()
         self._order = FairOrder()
-        self._waiting: list[_Turn] = []
+        self._waiting: list[DecodingTurn] = []
+        self._decoding: list[DecodingTurn] = []
 
-    @contextmanager
-    def turn(self, share: Share) -> Iterator[None]:
-        """Waits until it is this one's turn."""
-        turn = _Turn(share)
+    def of(self, share: Share) -> DecodingTurn:
+        """For one session, which decodes once at a time."""
+        return DecodingTurn(self, share)
+
+    def enter(self, turn: DecodingTurn) -> None:
+        """Let it wait, and go when its time has come."""
         with self._lock:
             self._waiting.append(turn)
             self._grant()
-        turn.granted.wait()
-        began_s = time.thread_time()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._order.charge(share, time.thread_time() - began_s)
-                self._free += 1
-                self._grant()
+
+    def leave(self, turn: DecodingTurn) -> None:
+        """It is done: the next may go."""
+        with self._lock:
+            self._order.charge(turn.share, turn.cost_s)
+            self._decoding.remove(turn)
+            self._grant()
 
     def _grant(self) -> None:
-        while self._free and self._waiting:
-            turn = self._order.pick(self._waiting)
-            self._waiting.remove(turn)
-            self._free -= 1
-            turn.granted.set()
+        while self._waiting and len(self._decoding) < self._places:
+            self._start(self._order.pick(self._waiting))
+        if self._waiting and len(self._decoding) == self._places:
+            quickest = min(self._waiting, key=lambda turn: turn.cost_s)
+            if quickest.cost_s <= QUICK * min(turn.cost_s for turn in self._decoding):
+                self._start(quickest)
+
+    def _start(self, turn: DecodingTurn) -> None:
+        self._waiting.remove(turn)
+        self._decoding.append(turn)
+        turn.granted.set()
 
 
-class _Turn:
+class DecodingTurn:
+    """A session's: `with` it, pictures are decoded, once it is the session's turn."""
+
     urgency = 0.0
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, turns: DecodingTurns, share: Share) -> None:
+        self._turns = turns
         self.share = share
+        self.cost_s = math.inf  # processor time of the last one; the first is not known to be quick
         self.granted = threading.Event()
+        self._began_s = 0.0
+
+    def __enter__(self) -> None:
+        self.granted.clear()
+        self._turns.enter(self)
+        self.granted.wait()
+        self._began_s = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.cost_s = time.thread_time() - self._began_s
+        self._turns.leave(self)

@@ -87,7 +87,7 @@ class Session:
         self.policy = policy
         self.name = name
         self.share = share
-        self._decoding = decoding
+        self._decoding = decoding.of(share)
         self._keys = keys
         self.acknowledges = RECEIVED in hello.understands
         self._rows = hello.actions_per_chunk or policy.chunk_size
@@ -159,7 +159,7 @@ class Session:
             self._must_go |= observation.must_go
             urgent = self._must_go
         self._supersede(displaced)
-        with self._decoding.turn(self.share):
+        with self._decoding:
             # May decode, as may what follows: not while the engine waits for us.
             skip = None if urgent else self._filter.verdict(observation)
             if skip is not None:

@@ -40,7 +40,6 @@ from scripts.benches.asyncbench.policy import LoadedPolicy
 from scripts.rig.bench import line, start
 
 FPS = 30
-AGGREGATE = "weighted_average"  # with which the figures of the pages were measured
 SKIPPED_S = 0.02  # until the answer to an observation that is not run
 REACTED = 3.0  # joint units (L2) from where the arm stood when the block moved
 TABLE = np.array([[0.15, -0.10], [0.27, 0.10]])  # low and high x, y: where the policy was trained to find the block
@@ -228,7 +227,6 @@ def play(trial: Trial) -> Outcome:
         PlannerSettings(
             fps=FPS,
             chunk_size_threshold="auto" if trial.threshold == "auto" else float(trial.threshold),
-            aggregate_fn_name=AGGREGATE,
             filtered=trial.filter != "off",
         ),
         server,
@@ -342,6 +340,8 @@ def _reaction_s(outcomes: Sequence[Outcome]) -> float:
 
 def _verdict(threshold: str, off: Sequence[Outcome], joint: Sequence[Outcome], seeing: Sequence[Outcome]) -> str:
     both = [(a, b) for a, b in zip(off, seeing, strict=True) if a.task_s is not None and b.task_s is not None]
+    if not both:
+        return line(f"joint+image at {threshold}: no seed was solved both with and without it", False)
     saved = 1 - sum(b.inferences / b.ticks for _, b in both) / sum(a.inferences / a.ticks for a, _ in both)
     worse = sum(a.task_s is not None and b.task_s is None for a, b in zip(off, seeing, strict=True))
     better = sum(a.task_s is None and b.task_s is not None for a, b in zip(off, seeing, strict=True))

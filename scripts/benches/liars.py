@@ -25,7 +25,7 @@ import cv2
 import numpy as np
 
 from edge_runtime.errors import AccessError
-from edge_runtime.wire.messages import Frame
+from edge_runtime.wire.messages import Chunk, Frame
 from policy_server import bundle
 from scripts.rig.bench import reach, start
 from scripts.rig.bundles import write_bundle
@@ -33,6 +33,7 @@ from scripts.rig.robots import Robot, hello_to, look
 
 ALLOWED = 3.0  # times the round trip alone, p95
 SIDE = (480, 640)
+ELSEWHERE = 10  # niceness of the others: they stand for machines of their own, and leave this one to the server
 
 
 @dataclass
@@ -54,6 +55,8 @@ def ask(config: BenchConfig) -> None:
     quality = 100
     if config.role != "painter":
         pixels, quality = np.full((*SIDE, 3), 90, np.uint8), 93
+    if config.role != "honest":
+        os.nice(ELSEWHERE)
     data = bytes(cv2.imencode(".jpg", pixels, (cv2.IMWRITE_JPEG_QUALITY, quality))[1])
     frames = (Frame("front", *SIDE, "jpeg", data),)
     lies: dict[str, Any] = {} if config.role == "honest" else {"must_go": True, "runs_dry_in_s": 0.0}
@@ -68,7 +71,9 @@ def ask(config: BenchConfig) -> None:
         while time.monotonic() < end_s:
             number += 1
             began_s = time.monotonic()
-            robot.ask(look(number, timestep=number, frames=frames, **lies))
+            answer = robot.ask(look(number, timestep=number, frames=frames, **lies))
+            while not isinstance(answer, Chunk):  # a busy server says its pace, too
+                answer = robot.receive()
             took.append(time.monotonic() - began_s)
             if config.role == "honest":
                 time.sleep(0.033)

@@ -31,24 +31,43 @@ def test_who_decodes_little_goes_before_eight_sessions_that_decode_much() -> Non
     grant, entered = turns._grant, threading.Semaphore(0)
 
     def decode(share: Share) -> None:
-        with turns.turn(share):
+        with mine[share]:
             order.put(share)
             busy(0.002)
 
     liars: list[Share] = [("address 192.0.2.7", number) for number in range(8)]
+    honest: Share = ("address 192.0.2.8", 9)
+    mine = {share: turns.of(share) for share in (*liars, honest)}
     for share in liars:
         decode(share)
         assert order.get() == share
-    with turns.turn(liars[0]):
+    mine[liars[0]].cost_s = 0.0  # beside this one nobody is quick
+    with mine[liars[0]]:
         turns._grant = lambda: (grant(), entered.release())[0]  # type: ignore[func-returns-value, method-assign]
-        threads = [threading.Thread(target=decode, args=(share,)) for share in (*liars, ("address 192.0.2.8", 9))]
+        threads = [threading.Thread(target=decode, args=(share,)) for share in (*liars[1:], honest)]
         for thread in threads:
             thread.start()
         for _ in threads:
             assert entered.acquire(timeout=20)
     for thread in threads:
         thread.join()
-    assert order.get() == ("address 192.0.2.8", 9)
+    assert order.get() == honest
+
+
+def test_who_decodes_quickly_does_not_wait_for_who_decodes_long() -> None:
+    """The only place is taken by a costly picture and another costly one waits: a quick one goes at once."""
+    turns = DecodingTurns(1)
+    costly, other, quick, unknown = (turns.of((f"address 192.0.2.{number}", number)) for number in range(4))
+    for turn, seconds in ((costly, 0.02), (other, 0.02), (quick, 0.001)):
+        with turn:
+            busy(seconds)
+    with costly:
+        turns.enter(other)
+        turns.enter(unknown)
+        with quick:  # else this waits for ever
+            assert turns._decoding == [costly, quick]
+        assert turns._decoding == [costly]
+    assert len(turns._decoding) == 1
 
 
 def test_what_has_no_debt_is_forgotten() -> None:
