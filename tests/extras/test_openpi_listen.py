@@ -25,6 +25,8 @@ from policy_server import bundle  # noqa: E402
 from policy_server.config import LimitsConfig, ServerConfig  # noqa: E402
 from policy_server.server import PolicyServer  # noqa: E402
 from scripts.rig.bundles import write_bundle  # noqa: E402
+from scripts.rig.fuzzing.fuzzer import Fuzzer  # noqa: E402
+from scripts.rig.fuzzing.targets import TARGETS  # noqa: E402
 from tests.policy_server.conftest import Engines, serving  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:connect\\(\\) must be used:DeprecationWarning")  # openpi's client
@@ -298,16 +300,16 @@ def test_connections_beyond_the_limit_are_closed_at_once(tiny: Path) -> None:
 
 
 def test_a_client_that_never_says_what_it_wants_and_one_that_falls_silent_are_ended(tiny: Path) -> None:
-    limits = LimitsConfig(handshake_s=0.2, idle_s=0.2)
-    with serving(tiny, openpi_listen="127.0.0.1:0", limits=limits) as server:
+    with serving(tiny, wait=False, openpi_listen="127.0.0.1:0", limits=LimitsConfig(handshake_s=0.2)) as server:
         host, port = server.openpi_address.split(":")
         with socket.create_connection((host, int(port)), timeout=20) as silent:
             while silent.recv(1000):
                 pass
-        with connect(server) as connection:
+    limits = LimitsConfig(idle_s=0.2)
+    with serving(tiny, openpi_listen="127.0.0.1:0", limits=limits) as server, connect(server) as connection:
+        connection.recv()
+        with pytest.raises(ConnectionClosed, match=r"1008.*nothing heard for 0.2 s"):
             connection.recv()
-            with pytest.raises(ConnectionClosed, match=r"1008.*nothing heard for 0.2 s"):
-                connection.recv()
 
 
 def test_a_stop_ends_connections_that_wait_for_an_answer(engines: Engines, tiny: Path) -> None:
@@ -335,3 +337,10 @@ def test_where_it_may_listen(tiny: Path, tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OutputError, match=f"openpi_listen: {address}: "), serving(tiny, openpi_listen=address):
             pass
+
+
+def test_the_fuzzers_corpus_holds_and_a_short_run_finds_nothing() -> None:
+    fuzzer = Fuzzer(TARGETS["openpi"], seed=1)
+    fuzzer.run(len(fuzzer.pool) + 500)
+    assert sorted(fuzzer.target.folder.iterdir())
+    assert not fuzzer.defects

@@ -291,8 +291,8 @@ LIES: dict[str, tuple[list[bytes], str]] = {
     "says nothing": ([], "cannot be reached: timed out"),
     "answers before it is asked": ([GREETING, ANSWER, ANSWER], "spoke without being asked"),
     "complains before it is asked": ([GREETING, frame(b"out of\nmemory\n", 1)], "spoke without being asked: memory"),
-    "never answers": ([GREETING], "no answer within 0.5 s"),
-    "answers a claim": ([GREETING, frame(b"abc", claimed=1 << 20)], "no answer within 0.5 s"),
+    "never answers": ([GREETING], "no answer within 2 s"),
+    "answers a claim": ([GREETING, frame(b"abc", claimed=1 << 20)], "no answer within 2 s"),
 }
 
 
@@ -300,8 +300,8 @@ LIES: dict[str, tuple[list[bytes], str]] = {
 def test_an_upstream_that_lies_is_refused_at_the_start(
     tiny: Path, words: list[bytes], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "WARM_UP_S", 0.5)
-    monkeypatch.setattr(engine_module, "CONNECT_S", 0.5)
+    monkeypatch.setattr(engine_module, "WARM_UP_S", 2.0 if said.startswith("no answer") else 30.0)
+    monkeypatch.setattr(engine_module, "CONNECT_S", 0.5 if said.endswith("timed out") else 30.0)
     with saying(*words) as port:
         engine = OpenpiPolicy(f"openpi://127.0.0.1:{port}", tiny, OpenpiConfig(answer_s=0.5)).open(Runtime("cpu"))
         if said.startswith("spoke"):

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -44,6 +45,8 @@ from edge_runtime.wire.messages import (
 )
 from policy_server import bundle
 from policy_server.door import certificates
+from policy_server.engines.openpi import messages
+from policy_server.engines.openpi.layout import Layout, natural
 from policy_server.serving.cleaning import match_keys, preprocess
 from policy_server.serving.lerobot import said as lerobot
 from policy_server.serving.lerobot.client import observe
@@ -64,6 +67,7 @@ POLICY = Policy(
 HELLO = Hello(JOINTS, POLICY.cameras, POLICY.extra_state, 30.0, robot="arm", similarity_tolerance=1.0)
 LEROBOT_POLICY = replace(POLICY, cameras=(Camera("front", 12, 16),), extra_state=())
 LEROBOT_HELLO = replace(HELLO, cameras=LEROBOT_POLICY.cameras, extra_state=())
+OPENPI_POLICY = replace(POLICY, uses_task=True)
 _VARIES = re.compile(r"'.*'|\".*\"|\[.*\]|\{.*\}|\S*\d\S*|[^ -~]")  # in a sentence: quotations, lists, numbers
 MOST_HELD = feetech.MAX_FRAME + 5  # bytes of a frame that a decoder may keep waiting for its end
 
@@ -169,6 +173,25 @@ def lerobots() -> list[bytes]:
     """Recorded from LeRobot 0.6.1's own classes."""
     files = sorted((CORPORA.parent / "recordings" / "lerobot").glob("*.pkl"))
     return [path.name[:1].encode() + path.read_bytes() for path in files]
+
+
+def run_openpi(data: bytes) -> str:
+    """What an openpi client sends, in msgpack."""
+    try:
+        inputs, task = Layout(natural(OPENPI_POLICY), OPENPI_POLICY).read(messages.unpack(data))
+    except ProtocolError as error:
+        return said(error)
+    assert task.isprintable()
+    assert {name: (array.shape, array.dtype) for name, array in inputs.items()} == {
+        name: (feature.shape, feature.dtype) for name, feature in bundle.features(OPENPI_POLICY).items()
+    }
+    assert all(np.isfinite(array).all() for array in inputs.values() if array.dtype.kind == "f")
+    return "observation"
+
+
+def openpis() -> list[bytes]:
+    inputs = {name: np.ones(each.shape, each.dtype) for name, each in bundle.features(OPENPI_POLICY).items()}
+    return [messages.pack({**inputs, "prompt": "pick"}), messages.pack({**inputs, "observation.state": [0.5] * 6})]
 
 
 PICTURES = ((16, 24), (480, 640))  # the second is large enough for what a scan costs to show
@@ -354,6 +377,7 @@ TARGETS = {
         Target("hello", run_hello, lambda: [codec.encode_hello(HELLO).SerializeToString()]),
         Target("stream", run_stream, lambda: [join([*observation(1), *observation(2, 80)]), join(observation(1))]),
         Target("lerobot", run_lerobot, lerobots),
+        *([Target("openpi", run_openpi, openpis)] if find_spec("msgpack") else []),  # the extra openpi
         Target("jpeg", run_jpeg, jpegs),
         Target("answer", run_answer, answers),
         Target("description", run_description, descriptions),
