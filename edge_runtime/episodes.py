@@ -104,7 +104,7 @@ class EpisodeSeries:
             try:
                 self._judge.reset(seed)
             except DeviceError:
-                if stop.is_set():  # whoever ended the run may have ended the judge first
+                if stop.is_set():  # the run's end may have ended the judge first
                     return
                 raise
             self._planner.new_episode()

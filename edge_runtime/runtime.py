@@ -246,7 +246,7 @@ class Runtime:
             config, hello, met.cameras, robot, loop, planner, stream, reporter, self._state, self._started_s
         )
         if config.metrics_port is not None:
-            from edge_runtime.program.exposition import Exposition  # prometheus-client: only for who asks for it
+            from edge_runtime.program.exposition import Exposition  # prometheus-client: an extra
             from edge_runtime.reporting.metrics import RunCollector
 
             stack.enter_context(Exposition(config.metrics_port, RunCollector(stats)))

@@ -337,7 +337,7 @@ def _parse(raw: dict[str, Any]) -> Manifest:
 
 def _read(file: Path) -> dict[str, Any]:
     if file.parent.is_dir() and not file.exists():
-        raise ModelError(f"bundle: {file.parent} is none, it has no {MANIFEST}")
+        raise ModelError(f"bundle: {file.parent} is not a bundle, it has no {MANIFEST}")
     try:
         manifest = files.read_json(file, _MANIFEST_BYTES)
     except ValueError as error:

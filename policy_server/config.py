@@ -35,7 +35,7 @@ class TlsConfig:
 
 @dataclass
 class LimitsConfig:
-    """What a peer may take at most. Whoever takes more is refused or ended, with a status that says so."""
+    """What a peer may take at most. A peer that takes more is refused or ended, with a status that says so."""
 
     message_bytes: Annotated[int, Range(1 << 16, 1 << 30)] = 4 << 20  # of one message; frames come in pieces of 1 MiB
     observation_bytes: Annotated[int, Range(1 << 10, 1 << 32)] = 64 << 20  # the frames of one observation together

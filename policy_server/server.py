@@ -273,7 +273,7 @@ def _options(limits: LimitsConfig, streams: int) -> list[tuple[str, int]]:
         ("grpc.max_allowed_incoming_connections", limits.connections),
         ("grpc.max_concurrent_streams", streams),  # of one connection: a proxy brings all robots on one
         ("grpc.server_handshake_timeout_ms", handshake_ms),
-        ("grpc.max_connection_idle_ms", handshake_ms),  # who asks nothing is not kept
+        ("grpc.max_connection_idle_ms", handshake_ms),  # an idle peer is not kept
         # Robots ping every 10 s, also while a long inference sends nothing; and we notice when one has vanished.
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ("grpc.keepalive_permit_without_calls", 1),

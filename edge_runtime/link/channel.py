@@ -53,7 +53,7 @@ class Access:
         token_file: Path | None = None,
         insecure: bool = False,
     ) -> None:
-        """Raises ConfigError for an address that is none, and for what must not go over the network unencrypted.
+        """Raises ConfigError for an invalid address, and for what must not go over the network unencrypted.
 
         Also ConfigError or AccessError for a file: see `credentials`.
         """

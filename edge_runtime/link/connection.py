@@ -98,7 +98,7 @@ class Connection:
     def pong(self, ping: Ping) -> float:
         """Seconds since the ping that this one answers. Raises ProtocolError when none was sent."""
         if ping.id != self._pings or self._ponged == self._pings:
-            raise ProtocolError(f"the server answered ping {ping.id}, which nobody sent")
+            raise ProtocolError(f"the server answered ping {ping.id}, which was not sent")
         self._ponged = ping.id
         return time.monotonic() - self._pinged_s
 

@@ -86,7 +86,7 @@ def _try_without_tls(plain: socket.socket) -> str | None:
 
 
 def _what_it_speaks(plain: socket.socket) -> str:
-    """What comes in answer to the first words of HTTP/2, by which one can tell who is there."""
+    """What comes in answer to the first words of HTTP/2, which tells what kind of server is there."""
     plain.sendall(_PREFACE)
     said = plain.recv(16)
     if not said:

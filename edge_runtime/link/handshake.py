@@ -81,7 +81,7 @@ def introduce(
         robot=config.robot.id or "",
         guidance=settings.guidance(policy),
     )
-    found = differences(replace(hello, cameras=cameras), policy)  # whoever looks for a name sees all that there are
+    found = differences(replace(hello, cameras=cameras), policy)  # so that the message lists all names
     if policy.uses_task and not task.strip():
         found.append("task: robot has none, and the policy does what it is told in words (--task='pick up the cube')")
     if found:

@@ -181,7 +181,7 @@ class _Patience:
     def __init__(self, give_up_after_s: float) -> None:
         self._give_up_after_s = give_up_after_s
         self._attempts = 0
-        self._since_s: float | None = None  # nobody has answered
+        self._since_s: float | None = None  # no server has answered
         self._trouble = Spell()
         self.news = False  # it was said that there is no stream, and not yet that there is one again
 

@@ -69,7 +69,7 @@ class Uplink:
             return self._stream
 
     def close(self) -> None:
-        """The stream is over: whoever waits for room goes on, in vain."""
+        """The stream is over: a caller that waits for room returns without it."""
         with self._changed:
             self._end()
 

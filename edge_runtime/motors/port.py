@@ -104,7 +104,7 @@ class Port:
             data = os.read(fd, most)
         except OSError as error:
             raise self._hung_up() from error
-        if not data:  # of a readable tty: nobody is at the other end
+        if not data:  # of a readable tty: the other end is closed
             raise self._hung_up()
         return data
 

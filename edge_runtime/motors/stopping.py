@@ -1,4 +1,4 @@
-"""How an arm of Feetech servos comes to rest, as a plan that whoever holds the bus can carry out."""
+"""How an arm of Feetech servos comes to rest, as a plan that the runtime or its supervisor can carry out."""
 
 from __future__ import annotations
 

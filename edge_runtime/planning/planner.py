@@ -222,7 +222,7 @@ class Planner:
         with self._lock:
             sent = self._sent.pop(answer.observation, None)
             if sent is None:
-                raise ProtocolError(f"the server answered observation {answer.observation}, which nobody asked about")
+                raise ProtocolError(f"the server answered observation {answer.observation}, which was not sent")
             now_ns = self._clock_ns()
             if isinstance(answer, Chunk):
                 self._merge(answer, sent, now_ns)

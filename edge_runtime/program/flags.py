@@ -75,7 +75,7 @@ def _say_version(prog: str, argv: list[str]) -> int:
 def dispatch(prog: str, words: Mapping[str, tuple[str, str]], argv: Sequence[str]) -> int:
     """Run the word that `argv` begins with, give its exit code; `words` are word -> (module:function, what it does).
 
-    A word's module is loaded when it is used. Raises UsageError for a word that is none.
+    A word's module is loaded when it is used. Raises UsageError for an unknown word.
     """
     if not argv or argv[0] in ("-h", "--help"):
         width = max(map(len, words))

@@ -1,4 +1,4 @@
-"""Log lines that nobody waits for: a stopped terminal, or a pipe that nobody reads, keeps no arm from its rest."""
+"""Log lines are written by a thread of their own: a stopped terminal or a full pipe does not delay the arm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BackgroundStream:
         return len(text)
 
     def flush(self) -> None:
-        """Nobody waits."""
+        """Return at once."""
 
     def isatty(self) -> bool:
         return os.isatty(self._fd)

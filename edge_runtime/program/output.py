@@ -69,7 +69,7 @@ def open_streams() -> None:
 
 
 def say(text: str) -> None:
-    """A line on stdout, at once. Raises OutputError when nobody reads it any more, or it is a file on a full disk."""
+    """A line on stdout, at once. Raises OutputError when its reader has gone, or when it is a file on a full disk."""
     with _stdout():
         print(text, flush=True)
 

@@ -48,7 +48,7 @@ def _act_on(readable: int, act: Callable[[int], None], numbers: tuple[int, ...])
 
 
 def at_end_of_stdin(act: Callable[[], None]) -> None:
-    """Call `act`, in a thread, when nobody can write to stdin any more: a child then ends with its parent."""
+    """Call `act`, in a thread, when stdin is closed: a child then ends with its parent."""
 
     def read() -> None:
         while os.read(0, 4096):

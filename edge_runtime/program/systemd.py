@@ -215,7 +215,7 @@ def _command(name: str) -> Path:
 
 
 def _caller() -> str:
-    """Who is at the keyboard. Root is nobody's own account: it has to be asked for by name."""
+    """The user at the keyboard. Root is not meant by accident: it has to be named."""
     name = os.environ.get("SUDO_USER") or getpass.getuser()
     if name == "root":
         raise UsageError("user: whose account is it to run under? --user=NAME")

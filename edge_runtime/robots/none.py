@@ -42,7 +42,7 @@ class NoRobot:
         """There is nothing to find."""
 
     def prepare(self, before_torque: Callable[[], None] = lambda: None, stop: threading.Event | None = None) -> Vector:
-        """The present position. `before_torque` is not called: nobody needs to stop what is not there."""
+        """The present position. `before_torque` is not called: there is no arm to stop."""
         return self._positions
 
     def port(self, period_s: float, *, expects_torque: bool = True) -> Any:

@@ -192,7 +192,7 @@ class SOFollower:
         logger.info("torque is off")
 
     def stop_plan(self, policy: StopPolicy) -> StopPlan:
-        """What `stop` will do, torque being on, for whoever must do it instead."""
+        """What `stop` will do, torque being on, for the supervisor, which may have to do it instead."""
         config = self._config
         return StopPlan(
             policy,

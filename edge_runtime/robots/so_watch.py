@@ -1,4 +1,4 @@
-"""What the loop sees of an arm's servos, in words: who is silent, who reports an error, who is unwell."""
+"""What the loop sees of an arm's servos, in words: which is silent, reports an error, or is unwell."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Cameras:
                 self._watchers[name] -= 1
 
     def redraw(self) -> None:
-        """Wait until whoever watches has been given the scene as it is now."""
+        """Wait until every viewer has been given the scene as it is now."""
         with self._changed:
             # The next frame may have been begun before; the one after it was not.
             due = {name: self._frames[name][0] + 2 for name in self.watched}
@@ -106,7 +106,7 @@ class Cameras:
                 self._draw(renderer)
         except ConfigError as error:
             self._failure = error
-        finally:  # however it ends, nobody waits for another frame
+        finally:  # however it ends, no viewer waits for another frame
             self._close()
 
     def _draw(self, renderer: Renderer) -> None:

@@ -1,4 +1,4 @@
-"""What passed over the virtual bus: every frame with its time, and its meaning for whoever asks."""
+"""What passed over the virtual bus: every frame with its time and its meaning."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def from_server(policy: Policy) -> Mapping[str, int]:
 
 
 def parse(cls: type[_Message], data: bytes, most: Mapping[str, int]) -> _Message:
-    """The message in `data`; ProtocolError when it is none, or larger than its kind may be (`most`)."""
+    """The message in `data`; ProtocolError when the bytes are not one, or are more than its kind may be (`most`)."""
     kind = _kind(cls, data)
     if len(data) > most.get(kind, _NAMES):
         raise ProtocolError(f"stream: {kind} of {len(data)} bytes, expected at most {most.get(kind, _NAMES)}")

@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     folder = config.dir
     print(f"the policy server ({', '.join(hosts)}): {folder}/server.crt {folder}/server.key {folder}/ca.crt")
     print(f"each robot: {folder}/ca.crt {folder}/robot.crt {folder}/robot.key")
-    print(f"nobody, kept offline for more certificates: {folder}/ca.key")
+    print(f"no machine; kept offline, for more certificates: {folder}/ca.key")
     return 0
 
 

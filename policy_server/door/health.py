@@ -1,4 +1,4 @@
-"""grpc.health.v1: is the server serving? Checked or watched; a question half asked costs nobody else a worker."""
+"""grpc.health.v1: is the server serving? Checked or watched; a half-sent question holds no worker."""
 
 from __future__ import annotations
 

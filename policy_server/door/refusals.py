@@ -1,4 +1,4 @@
-"""Who is refused and why, in the log: said once a minute, since who is refused tries again several times a second."""
+"""Peers that are refused, and the reason, in the log: once a minute, since they try again several times a second."""
 
 from __future__ import annotations
 

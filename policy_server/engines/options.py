@@ -16,7 +16,7 @@ Options = dict[str, str]
 
 
 def check(given: Mapping[str, Mapping[str, Option]], known: Iterable[str]) -> None:
-    """Raises ConfigError for a provider that takes no options, or is none, and for a device that cannot be."""
+    """Raises ConfigError for an unknown provider or one that takes no options, and for a device that does not exist."""
     for provider, told in given.items():
         if provider not in known:
             raise ConfigError(f"provider_options.{provider}: takes no options; {hint(provider, known)}")

@@ -198,7 +198,7 @@ def check_inputs(inputs: tuple[Feature, ...]) -> None:
 
 
 def check_scaled(inputs: tuple[Feature, ...], normalisation: Normalisation, pre: Mapping[str, pipeline.Step]) -> None:
-    """A feature that LeRobot's normaliser does not list passes it raw, which nobody meant."""
+    """A feature that LeRobot's normaliser does not list passes it raw, which cannot be intended."""
     listed = pre[pipeline.NORMALISE].config.get("features") or {}
     for feature in inputs:
         mode = normalisation.modes.get(feature.type, "IDENTITY")

@@ -20,7 +20,7 @@ Share = tuple[Hashable, ...]  # from the outside in; the last part is the sessio
 
 
 class Claimant(Protocol):
-    """Somebody who waits for a turn."""
+    """A session that waits for its turn."""
 
     @property
     def share(self) -> Share: ...
@@ -54,7 +54,7 @@ class _Level:
     """The parts of one share."""
 
     def __init__(self) -> None:
-        self._now = 0.0  # the virtual time: nobody who waits has had less
+        self._now = 0.0  # the virtual time: no session that waits has had less
         self._had: dict[Hashable, float] = {}  # only what is beyond `_now` counts
         self._below: dict[Hashable, _Level] = {}
 
@@ -63,7 +63,7 @@ class _Level:
         for claimant in ready:
             parts[claimant.share[depth]].append(claimant)
         least = min(self._had.get(part, self._now) for part in parts)
-        # With nobody else waiting it begins anew: no one is owed a turn, and those that left are forgotten.
+        # When no other session waits it begins anew: none is owed a turn, and those that left are forgotten.
         self._now = max(self._now, least if len(parts) > 1 else max(self._had.values(), default=self._now))
         for part in [part for part, had in self._had.items() if had <= self._now and part not in parts]:
             del self._had[part]

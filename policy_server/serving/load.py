@@ -38,7 +38,7 @@ class Load:
         return True
 
     def is_overloaded(self, now_s: float) -> bool:
-        """As judged last, unless that is long ago: an engine that nobody asks is not overloaded."""
+        """As judged last, unless that is long ago: an idle engine is not overloaded."""
         return self.overloaded and now_s - self._since_s < 5 * WINDOW_S
 
     def _begin(self, now_s: float) -> None:

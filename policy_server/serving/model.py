@@ -72,7 +72,7 @@ class Model:
     def open_session(self, hello: Hello, name: str, outbox: Outbox, share: Share, wire: str = "") -> Session:
         """A session for the robot that says `hello`, its welcome in the outbox; `wire` names a protocol not our own.
 
-        Raises ProtocolError when robot and policy do not fit, Fault when the model is not to be had.
+        Raises ProtocolError when robot and policy do not fit, Fault when the model cannot be loaded.
         """
         with self._lock:
             keys = match_keys(hello, self.policy)

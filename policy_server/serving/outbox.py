@@ -23,7 +23,7 @@ class Outbox:
     """Iterating yields what was put, until closed. Putting never blocks and never fails.
 
     `fault` is what the stream is to end with: None = as agreed. With `limit` messages unread, `on_overflow` is called
-    once and the rest is dropped: nobody else waits for a peer that does not read.
+    once and the rest is dropped: no other session waits for a peer that does not read.
     """
 
     def __init__(self, limit: int, on_overflow: Callable[[], None]) -> None:

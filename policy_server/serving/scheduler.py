@@ -55,7 +55,7 @@ class Work:
 
 
 class Source(Protocol):
-    """Somebody who has something to run: a session."""
+    """A session that has something to run."""
 
     @property
     def share(self) -> Share:
@@ -161,7 +161,7 @@ class Scheduler:
         try:
             engine = engine_thread.open_engine()
             engine.warm_up(batch_sizes(self._max_batch), self._note)
-        except Exception as error:  # raised again by whoever waits for `warm`
+        except Exception as error:  # raised again in the thread that waits for `warm`
             engine_thread.warm.set_exception(error)
             return
         try:

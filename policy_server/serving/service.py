@@ -151,7 +151,7 @@ class PolicyService:
             outbox.close()
             outbox.fault = None  # raised, it holds this frame and all that it kept
             limits.over()
-            self._leave(outbox)  # before the status goes out: whoever reads it may come back at once
+            self._leave(outbox)  # before the status goes out: a robot that reads it may come back at once
 
     def stop(self) -> None:
         """End every stream; new ones are refused."""

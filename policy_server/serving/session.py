@@ -184,7 +184,7 @@ class Session:
         self._supersede(displaced)
 
     def take(self) -> Work | None:
-        """Empty the slot; None when there is nothing, or nobody left to hear of it."""
+        """Empty the slot; None when it is empty, or its stream has ended."""
         with self._lock:
             if self._waiting is None or self._outbox.closed:
                 return None

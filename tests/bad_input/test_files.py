@@ -97,7 +97,7 @@ SOCKET: Expected = {
 BUNDLE: Expected = {
     "missing": (64, NOT_A_BUNDLE),
     "empty": (64, NOT_A_BUNDLE),
-    "a folder": (65, "bundle: {path} is none, it has no manifest.json"),
+    "a folder": (65, "bundle: {path} is not a bundle, it has no manifest.json"),
     "locked away": (77, LOOK),
 }
 CERTIFICATE = secret("{path} holds no certificate in PEM")
@@ -113,7 +113,7 @@ START, PROFILE, SERVER = "edge-runtime start", "edge-runtime profile", "policy-s
 FILES: dict[str, dict[str, Expected]] = {
     START: {
         "config_path": read() | DAMAGED,
-        "bundle": {"missing": (65, NOT_A_BUNDLE), "a folder": (65, "bundle: {path} is none, it has no manifest.json")},
+        "bundle": {"missing": (65, NOT_A_BUNDLE), "a folder": (65, "bundle: {path} is not a bundle, it has no manifest.json")},
         "task_file": regular() | {"binary": (78, "{path} is not text in UTF-8")},
         "fault_folder": FOLDER,
         "summary": WRITTEN,

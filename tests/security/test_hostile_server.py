@@ -80,7 +80,7 @@ LIES: dict[str, tuple[list[bytes], str]] = {
     "a huge chunk": ([WELCOME, chunk(4096, 2)], "stream: chunk of "),
     "an unasked pong": (
         [WELCOME, codec.encode_pong(Ping(1)).SerializeToString()],
-        "the server answered ping 1, which nobody sent",
+        "the server answered ping 1, which was not sent",
     ),
     "seconds that are none": (
         [WELCOME, pb.ServerMessage(pace=pb.Pace(interval_s=float("nan"))).SerializeToString()],

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def watch_over(config: StartConfig) -> AbstractContextManager[Supervisor | None]:
-    """Who stops the arm if we cannot; nobody where it is to stay as it is, or is not there."""
+    """The process that stops the arm if the runtime cannot; none where the arm is to stay as it is, or is not there."""
     alone = config.dry_run or config.robot.stop_policy == "hold" or isinstance(config.robot, NoRobotConfig)
     return nullcontext() if alone else Supervisor()
 
@@ -122,7 +122,7 @@ class Supervisor:
         threading.Thread(target=self._watch_exit, args=(self._process,), name="supervisor", daemon=True).start()
 
     def _watch_exit(self, process: subprocess.Popen[bytes]) -> None:
-        """Say so when it ends before its time: the arm goes on, with nobody to stop it if we are killed."""
+        """Say so when it ends before its time: the arm goes on, and nothing stops it if the runtime is killed."""
         code = process.wait()
         if self._watches and not self.has_acted:
             log.error("the supervisor has ended (%d): until the next start nobody stops the arm if we are killed", code)

@@ -30,7 +30,7 @@ def plot_levels(runs: dict[Mode, Run], threshold_rows: int, path: Path) -> None:
         times += run.episodes[0]["time_s"] - times[-1]  # the last row is of the end
         levels = np.array([float(level) for _, level in rows])
         first = np.logical_or.accumulate(levels > 0)  # from the first chunk on
-        levels[np.diff(times, append=times[-1:]) > GAP_S] = np.nan  # nobody has seen what was in between
+        levels[np.diff(times, append=times[-1:]) > GAP_S] = np.nan  # nothing is known of the time between
         axis.fill_between(times, levels, step="post", color=COLOURS[mode], alpha=0.35)
         axis.step(times, levels, where="post", color=COLOURS[mode])
         for when, colour, label in (

@@ -87,7 +87,7 @@ def owners(path: str, proc: Path = Path("/proc")) -> list[Owner]:
         try:
             files = {os.readlink(file) for file in (folder / "fd").iterdir()}
             if device not in files or (device.startswith("/dev/pts/") and "/dev/ptmx" in files):
-                continue  # whoever made a pty holds both ends of it
+                continue  # the program that made a pty holds both ends of it
             name = (folder / "comm").read_text().strip()
             unit = _SERVICE.search((folder / "cgroup").read_text())
         except OSError:  # not ours to look at, or it has ended

@@ -60,7 +60,7 @@ def meet(config: StartConfig, stack: ExitStack) -> Generator[Finding, None, Offe
     except EdgeRuntimeError as error:
         yield SERVER.failed("reachable", error, _how_to_reach(config, error))
         return None
-    assert description is not None  # nobody cancelled
+    assert description is not None  # not cancelled
     yield SERVER.ok("reachable", f"{where}, policy-server {description.server_version}, in {took_s * 1e3:.0f} ms")
     try:
         policy = choose(description, config.model)

@@ -22,7 +22,7 @@ GROUPS = {
     "the delay asked for": ("inject",),
     "merging": ("merge",),
 }
-ENGINE = ("prepare", "infer", "inject")  # while these last, the server's engine serves nobody else
+ENGINE = ("prepare", "infer", "inject")  # while these last, the server's engine is busy
 MOST_FPS = 1000.0  # of StartConfig
 LEAST_SENDING_S = 0.005  # a shorter time does not tell a link's rate
 

@@ -32,7 +32,7 @@ class Reading:
 
 
 def read(url: str) -> Reading:
-    """Ask once. Raises StreamError when nobody answers, or somebody else."""
+    """Ask once. Raises StreamError when there is no answer, or one that is not a robot's."""
     try:
         with direct.urlopen(url, ANSWER_S) as answer:
             body = answer.read().decode()

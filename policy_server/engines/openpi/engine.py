@@ -165,7 +165,7 @@ class Upstream:
         log.info("%s: connected (metadata: %s)", self._name, limits.listing(str(key) for key in told))
 
     def _check_silent(self, connection: Any) -> None:
-        """Raises ConnectionClosed, or ModelError when the server said something that nobody asked for."""
+        """Raises ConnectionClosed, or ModelError when the server said something without being asked."""
         try:
             unasked = connection.recv(0)
         except TimeoutError:

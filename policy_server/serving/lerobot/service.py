@@ -264,7 +264,7 @@ class _Client:
         limits: LimitsConfig,
         deadlines: Deadlines,
     ) -> None:
-        """Raises ProtocolError when robot and policy do not fit, Fault when the model is not to be had."""
+        """Raises ProtocolError when robot and policy do not fit, Fault when the model is not offered."""
         policy = model.policy
         self.model = model
         self.answers = Answers()

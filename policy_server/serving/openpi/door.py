@@ -1,6 +1,6 @@
 """The port of openpi's clients: WebSockets on one thread, their observations on others.
 
-asyncio, since a thread for each connection could be had by whoever opens one; gRPC's own port is not touched by it.
+asyncio, since otherwise every connection that is opened would take a thread; gRPC's own port is not touched by it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCHEMES = ("Api-Key ", "Bearer ")
 
 
 class OpenpiDoor:
-    """Listens from `open` to `stop`. Whoever sends an Origin is a browser, and is refused."""
+    """Listens from `open` to `stop`. A client that sends an Origin is a browser, and is refused."""
 
     def __init__(self, config: ServerConfig, service: OpenpiService, tokens: Tokens | None, refused: Refusals) -> None:
         """Raises ConfigError beyond loopback unless `insecure`, or when the extra is not installed."""
@@ -123,7 +123,7 @@ class OpenpiDoor:
             await asyncio.wrap_future(self._over)
 
     def _admit(self, connection: Any, request: Any) -> Any:
-        """An HTTP answer for who is not let in, and for `GET /healthz`; None for who is."""
+        """An HTTP answer for a client that is refused, and for `GET /healthz`; None for one that is let in."""
         if request.path == "/healthz":
             warm = self._service.is_warm
             return connection.respond(200 if warm else 503, "OK\n" if warm else "warming up\n")

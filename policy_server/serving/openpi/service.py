@@ -58,7 +58,7 @@ class OpenpiService:
             Layout(file or natural(model.policy), model.policy)
 
     def model(self, name: str) -> Model:
-        """The model of that name, the default for an empty one. Raises Fault when it is not to be had."""
+        """The model of that name, the default for an empty one. Raises Fault when it is not offered."""
         model = self._models.get(name)
         if model is None:
             reason = f"model {name[:100]!r} is not offered here; offered: [{self._models.names}]"
@@ -121,7 +121,7 @@ class OpenpiClient:
         limits: LimitsConfig,
         deadlines: Deadlines,
     ) -> None:
-        """Raises ConfigError (the map), ProtocolError, Fault (the model is not to be had)."""
+        """Raises ConfigError (the map), ProtocolError, Fault (the model is not offered)."""
         policy = model.policy
         self.model, self.guest = model, guest
         self.outbox = Outbox(limits.unread_answers, on_overflow=lambda: None)
