@@ -113,7 +113,10 @@ START, PROFILE, SERVER = "edge-runtime start", "edge-runtime profile", "policy-s
 FILES: dict[str, dict[str, Expected]] = {
     START: {
         "config_path": read() | DAMAGED,
-        "bundle": {"missing": (65, NOT_A_BUNDLE), "a folder": (65, "bundle: {path} is not a bundle, it has no manifest.json")},
+        "bundle": {
+            "missing": (65, NOT_A_BUNDLE),
+            "a folder": (65, "bundle: {path} is not a bundle, it has no manifest.json"),
+        },
         "task_file": regular() | {"binary": (78, "{path} is not text in UTF-8")},
         "fault_folder": FOLDER,
         "summary": WRITTEN,
