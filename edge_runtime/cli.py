@@ -11,7 +11,7 @@ import yaml
 
 from edge_runtime.acting.supervisor.client import watch_over
 from edge_runtime.config import StartConfig
-from edge_runtime.program import flags, logs, systemd
+from edge_runtime.program import flags, lerobot_flags, logs, systemd
 
 WORDS = {
     "start": ("edge_runtime.cli:start", "run a policy on a robot"),
@@ -44,6 +44,7 @@ def dispatch(argv: list[str]) -> int:
 
 
 def start(argv: list[str]) -> int:
+    argv = lerobot_flags.translated(argv, lerobot_flags.ROBOT, "edge-runtime start")
     config = flags.parse(StartConfig, argv, prog="edge-runtime start")
     with (
         logs.to_stderr(logging.DEBUG if config.debug else logging.INFO) as screen,

@@ -205,7 +205,7 @@ class StartConfig:
 
     robot: RobotConfig
     server_address: str = "127.0.0.1:8080"  # HOST:PORT or unix:/path
-    bundle: Path | None = None  # one machine: start a server of our own for this bundle
+    bundle: Path | None = None  # one machine: start a server of our own for this bundle or LeRobot checkpoint
     model: str = ""  # which of the server's policies; empty = its first
     task: str = ""  # what to do, in words, for a policy that listens
     task_file: Path | None = None  # its first line is the task, and may change while the robot works

@@ -177,7 +177,7 @@ class Runtime:
             stack.callback(vector.close)
         server = None
         if config.bundle is not None:
-            server = stack.enter_context(LocalServer(config.bundle, on_exit=self.stop))
+            server = stack.enter_context(LocalServer(config, on_exit=self.stop))
             access = Access(server.address)
         else:
             access = Access(

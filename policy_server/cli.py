@@ -8,12 +8,13 @@ import logging
 import os
 import signal
 import sys
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_runtime.errors import ConfigError, UsageError
-from edge_runtime.program import flags, logs, systemd
+from edge_runtime.errors import ConfigError, EdgeRuntimeError, UsageError
+from edge_runtime.program import flags, lerobot_flags, logs, systemd
 from edge_runtime.program.signals import at_end_of_stdin, handling_signals
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def start(argv: list[str]) -> int:
     """`policy-server start BUNDLE [BUNDLE …]`: serve until SIGTERM or SIGINT, then exit 0."""
     from policy_server.config import ServerConfig
 
+    argv = lerobot_flags.translated(argv, lerobot_flags.SERVER, "policy-server start")
     config = flags.parse(ServerConfig, argv, prog="policy-server start", positional="bundles")
     if not config.bundles and config.model_dir is None:
         raise UsageError("bundle: none given: policy-server start BUNDLE [BUNDLE ...], or --model_dir=FOLDER")
@@ -73,7 +75,11 @@ def start(argv: list[str]) -> int:
 
         _give_pictures_back()
         cv2.setNumThreads(1)  # frames are decoded on the sessions' threads; a pool under them would only be in the way
-        with PolicyServer(config, _sources(config, argv)) as server:
+        try:
+            sources = _sources(_exported(config, stop), argv)
+        except CancelledError:
+            return 0
+        with PolicyServer(config, sources) as server:
             server.run(stop)
             log.info("stopping")
     return 0
@@ -86,10 +92,14 @@ def service(argv: list[str]) -> int:
 def _needs(path: Path) -> systemd.Needs:
     """Raises ConfigError for a configuration in `path` that could not start."""
     from policy_server.config import ServerConfig
+    from policy_server.engines import checkpoint_folder
 
     config = flags.parse(ServerConfig, [f"--config_path={path}"], prog="policy-server start")
     if not config.bundles and config.model_dir is None:
         raise ConfigError(f"bundles: {path} names none")
+    for name in config.bundles if config.engine == "onnx" else ():
+        if checkpoint_folder.find(name) is not None:
+            raise ConfigError(f"bundles: {name} is a checkpoint, and a service serves bundles: export-onnx {name} …")
     _sources(config, [])
     sockets = [Path(config.listen.removeprefix("unix:"))] if config.listen.startswith("unix:") else []
     sockets += [config.admin_socket] if config.admin_socket is not None else []
@@ -97,6 +107,27 @@ def _needs(path: Path) -> systemd.Needs:
         [*(socket.absolute().parent for socket in sockets), config.cache_dir.expanduser().absolute()]
     )
     return systemd.Needs(writes=tuple(writes), accelerator=config.accelerated)
+
+
+def _exported(config: ServerConfig, stop: Future[None]) -> ServerConfig:
+    """With a bundle in the place of each LeRobot checkpoint. Raises what the export does, or CancelledError."""
+    from policy_server.engines import checkpoint_folder, exported
+    from policy_server.engines.stated import stated
+
+    if config.engine == "lerobot":
+        return config
+    found = {name: folder for name in config.bundles if (folder := checkpoint_folder.find(name)) is not None}
+    if not found:
+        if config.robot.type or config.names or config.units or config.fps:
+            raise ConfigError("engine: a bundle says its joints and rate itself; they are stated for a checkpoint")
+        return config
+    try:
+        robot = stated(config.robot, config.names, config.units, config.fps)
+    except EdgeRuntimeError as error:
+        error.args = (f"{next(iter(found))} is a LeRobot checkpoint: {error}",)
+        raise
+    made = {name: str(exported.bundle_of(name, found[name], robot, config.cache_dir, stop)) for name in found}
+    return replace(config, bundles=[made.get(name, name) for name in config.bundles])
 
 
 def _sources(config: ServerConfig, argv: list[str]) -> list[Source]:

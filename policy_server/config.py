@@ -63,7 +63,8 @@ class LeRobotConfig:
 class ServerConfig:
     """`policy-server start BUNDLE [BUNDLE ...]`: serve policies to robots until a signal.
 
-    A BUNDLE is a folder, the name of a shipped bundle, module:function or module:Class of a policy in Python, or
+    A BUNDLE is a folder, the name of a shipped bundle, a LeRobot checkpoint (folder, training run, hub id in the cache;
+    exported once, with --fps and --robot.type), module:function or module:Class of a policy in Python, or
     openpi://HOST:PORT of a policy behind an openpi server (openpis:// with TLS).
     """
 
@@ -91,7 +92,7 @@ class ServerConfig:
     providers: Providers = "auto"  # auto takes CUDA where it works, else the CPU, and says which
     provider_options: dict[str, dict[str, bool | int | float | str]] = field(default_factory=dict)  # cuda, tensorrt
     cuda_graphs: bool = False  # capture what has a static shape once and replay it (ACT; SmolVLA's steps)
-    cache_dir: Path = DEFAULT_CACHE  # what TensorRT built, by weights, versions and device
+    cache_dir: Path = DEFAULT_CACHE  # what TensorRT built, and bundles made of checkpoints
     threads: Annotated[int, Range(0, 1024)] = 0  # of one inference; 0 = the physical cores
     max_sessions: Annotated[int, Range(1, 1024)] = 16  # robots at once
     max_batch: Annotated[int, Range(1, 1024)] = 8  # observations in one inference
@@ -105,8 +106,6 @@ class ServerConfig:
         check_fields(self)
         if self.engine == "lerobot" and self.model_dir is not None:
             raise ConfigError("model_dir: it holds bundles, and --engine=lerobot serves the checkpoints that are named")
-        if self.engine != "lerobot" and (self.robot.type or self.names or self.units or self.fps):
-            raise ConfigError("engine: a bundle says its joints and rate itself; give them with --engine=lerobot alone")
         asks_openpi = any(name.startswith(("openpi://", "openpis://")) for name in self.bundles)
         if self.map is not None and not asks_openpi and not self.openpi_listen:
             raise ConfigError("map: belongs to openpi://HOST:PORT or openpi_listen, and neither is given")

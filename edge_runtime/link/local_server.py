@@ -9,18 +9,35 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 
+from edge_runtime.config import NoRobotConfig, RobotConfig, SOFollowerConfig, StartConfig
 from edge_runtime.errors import EdgeRuntimeError, ModelError, UsageError
 
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
+MANIFEST = "manifest.json"  # in a bundle
 WAITING_EVERY_S = 0.1
 _LOGGED = re.compile(r"\S+ \S+ ([A-Z]+) \S+: (.*)")  # time, level, who, what
 _SERVES = "serving ["
 _LAST_WORDS = "policy-server: "  # how its one line begins when it fails
+
+
+def robot_of(config: StartConfig) -> list[str]:
+    """What the run knows of a LeRobot checkpoint that the checkpoint does not say; a bundle says it itself."""
+    source, robot = config.bundle, config.robot
+    if source is None or (source / MANIFEST).is_file() or not (source.is_dir() or len(source.parts) > 1):
+        return []
+    told = [f"--fps={config.fps:g}"]
+    if isinstance(robot, SOFollowerConfig):
+        told += [
+            f"--robot.type={RobotConfig.get_choice_name(type(robot))}",
+            f"--robot.use_degrees={str(robot.use_degrees).lower()}",
+        ]
+    elif isinstance(robot, NoRobotConfig) and robot.joints:
+        told += [f"--names={','.join(robot.joints)}", f"--units={','.join(robot.joints.values())}"]
+    return told
 
 
 class LocalServer:
@@ -29,8 +46,9 @@ class LocalServer:
     What it logs is logged here. `on_exit` is called when it has ended, whatever the reason.
     """
 
-    def __init__(self, bundle: Path, *, on_exit: Callable[[], None]) -> None:
-        self._bundle = bundle
+    def __init__(self, config: StartConfig, *, on_exit: Callable[[], None]) -> None:
+        self._bundle = config.bundle
+        self._told = robot_of(config)
         self._on_exit = on_exit
         self._last_words = ""
         self._settled = threading.Event()  # it serves, or has ended
@@ -42,7 +60,7 @@ class LocalServer:
         self._process = subprocess.Popen(
             [
                 sys.executable,
-                *("-P", "-m", "policy_server", "start", str(self._bundle)),
+                *("-P", "-m", "policy_server", "start", str(self._bundle), *self._told),
                 f"--listen={self.address}",
                 "--until_stdin_closes=true",  # so that it ends with us, however we end
             ],

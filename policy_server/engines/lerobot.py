@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_runtime.errors import ConfigError, ModelError, UsageError
+from edge_runtime.errors import ConfigError, ModelError
 from edge_runtime.program import extras, files
 from edge_runtime.wire.messages import Camera, ExtraState, Floats, Policy
 from policy_server.bundle import ACTION, IMAGES, SEED, STATE, TASK, digests, features
-from policy_server.engines import Batch, check_actions
+from policy_server.engines import Batch, check_actions, checkpoint_folder
 from policy_server.engines.flow import NOISE
-from policy_server.engines.hub import cached
 from policy_server.engines.providers import Runtime
 from policy_server.engines.stated import Stated
 
@@ -48,9 +47,7 @@ class LeRobotPolicy:
         Raises UsageError when it is neither, ModelError when it holds no policy or would have LeRobot import what a
         file names, ConfigError when the joints do not fit it.
         """
-        folder = Path(name) if Path(name).is_dir() else cached(name)
-        if folder is None:
-            raise UsageError(f"checkpoint: {name} is neither a folder nor a repository in the local Hugging Face cache")
+        folder = checkpoint_folder.locate(name)
         self.path = str(folder)
         self.policy, self.n_obs_steps = _describe(folder, stated)
         self._files = digests(folder)

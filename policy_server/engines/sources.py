@@ -7,7 +7,8 @@ from pathlib import Path
 
 from edge_runtime.errors import UsageError
 from policy_server import bundle
-from policy_server.engines import Source
+from policy_server.engines import Source, checkpoint_folder
+from policy_server.engines.hub import REPOSITORY
 from policy_server.engines.python import PythonPolicy
 
 
@@ -24,6 +25,8 @@ def find(name: str, code: Collection[str], *, again: bool = False) -> Source:
     if "://" in name:
         raise UsageError(f"bundle: {name} is another server's policy, which can be named when this one is started only")
     if not is_code(name):
+        if REPOSITORY.fullmatch(name) and not Path(name).is_dir():
+            raise UsageError(f"bundle: {checkpoint_folder.absent(name)}")
         return bundle.load(bundle.locate(name))
     if name not in code:
         raise UsageError(f"bundle: {name} is code, which may be named on the server's own command line only")

@@ -29,6 +29,18 @@ class Stated:
     fps: float
     robot_type: str | None = None
 
+    @property
+    def flags(self) -> list[str]:
+        """What export-onnx is told of it."""
+        units = ",".join(joint.unit for joint in self.joints)
+        names = ",".join(joint.name for joint in self.joints)
+        robot = [f"--names={names}", f"--units={units}"]
+        if self.robot_type:
+            robot = [f"--robot.type={self.robot_type}"]
+            if self.joints != of_robot(self.robot_type):
+                robot.append("--robot.use_degrees=false")
+        return [f"--fps={self.fps:g}", *robot]
+
 
 def stated(robot: StatedRobot, names: Sequence[str], units: Sequence[str], fps: float | None) -> Stated:
     """Raises UsageError for a rate that is missing, ConfigError for joints stated twice, by halves or not at all."""

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from edge_runtime.errors import ConfigError, ModelError, UsageError
+from edge_runtime.errors import ConfigError, ModelError
 from edge_runtime.program import files
 from policy_server.bundle import ACTION, IMAGES, STATE
-from policy_server.engines.hub import cached
 from policy_server.export import pipeline
 from policy_server.export.normalisation import Affine, Statistics, normalise, unnormalise
 from policy_server.export.statistics import Normalisation, from_steps, from_weights
@@ -96,14 +95,6 @@ class Checkpoint:
         affine = self.normalise(feature)
         normal = random.standard_normal((count, *feature.shape))
         return ((normal - affine.offset) / affine.scale + affine.centre).astype(np.float32)
-
-
-def locate(name: str) -> Path:
-    """The folder that `name` means: a path, or a hub id that is in the local cache. Raises UsageError."""
-    folder = Path(name) if Path(name).is_dir() else cached(name)
-    if folder is None:
-        raise UsageError(f"checkpoint: {name} is neither a folder nor a repository in the local Hugging Face cache")
-    return folder
 
 
 def load(folder: Path, statistics: Statistics | None = None, frames: Sizes | None = None) -> Checkpoint:

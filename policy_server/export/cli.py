@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 from edge_runtime.errors import ConfigError, UsageError
-from edge_runtime.program import extras, flags
+from edge_runtime.program import extras, flags, lerobot_flags
 from edge_runtime.program.schema import Range, check_fields
+from policy_server.engines import checkpoint_folder
 from policy_server.engines.providers import Providers, Runtime
 from policy_server.engines.stated import StatedRobot, stated
 from policy_server.export.progress import Progress
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(argv: list[str]) -> int:
     """Raises what went wrong; whatever ends it, nothing half-written stays behind."""
+    argv = lerobot_flags.translated(argv, lerobot_flags.EXPORT, PROG)
     config = flags.parse(ExportConfig, argv, prog=PROG, positional="checkpoint")
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -99,13 +101,13 @@ def export(config: ExportConfig) -> None:
         if own:
             from policy_server.export import own_graph
         else:
-            from policy_server.export import checkpoint, exporter
+            from policy_server.export import exporter
     except ImportError as error:
         raise extras.explain(error, PROG) or error from error
     if own:
         own_graph.export(Path(config.checkpoint), config.output, request, Progress(), config.prefix, config.steps or 0)
         return
-    exporter.export(checkpoint.locate(config.checkpoint), config.output, request, Progress())
+    exporter.export(checkpoint_folder.fetch(config.checkpoint), config.output, request, Progress())
 
 
 def request_of(config: ExportConfig) -> Request:

@@ -14,6 +14,7 @@ import cv2
 import pytest
 
 from edge_runtime import cli as edge
+from edge_runtime.program import lerobot_flags
 from policy_server import cli as server
 from scripts import bench
 from scripts.rig.program import Program
@@ -62,6 +63,7 @@ def test_each_flag_is_one_of_its_programs(program: str, words: object, capsys: p
         with pytest.raises(SystemExit, match="0"):
             words.dispatch([word, "--help"])  # type: ignore[attr-defined]
         known = set(re.findall(r"--([\w.]+)=?", capsys.readouterr().out))
+        known |= {name for name, theirs in lerobot_flags.ROBOT.items() if theirs.ours and word == "start"}
         for argument in arguments:
             if argument.startswith("--"):
                 flag = argument[2:].partition("=")[0]  # a mapping's own, or one of its keys

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 
 from edge_runtime.config import NoRobotConfig, RobotConfig, SOFollowerConfig, StartConfig
-from edge_runtime.program import flags, logs, output
+from edge_runtime.program import flags, lerobot_flags, logs, output
 from edge_runtime.tools.doctor import packages
 from edge_runtime.tools.doctor.finding import Finding
 
@@ -25,6 +25,7 @@ class DoctorConfig(StartConfig):
 
 def main(argv: list[str]) -> int:
     """0 if nothing has failed, else the exit code of the first failure."""
+    argv = lerobot_flags.translated(argv, lerobot_flags.ROBOT, "edge-runtime doctor")
     config = flags.parse(DoctorConfig, argv, prog="edge-runtime doctor")
     if config.debug:
         logging.basicConfig(level=logging.DEBUG, format=logs.FORMAT)

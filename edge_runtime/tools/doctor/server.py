@@ -210,7 +210,7 @@ def _stream(config: StartConfig, stack: ExitStack) -> tuple[PolicyStream, str]:
         encrypted = " over TLS" if config.tls.ca else ""
         return PolicyStream(access, give_up_after_s=PATIENCE_S), f"{config.server_address}{encrypted}"
     exited = threading.Event()
-    server = stack.enter_context(LocalServer(config.bundle, on_exit=exited.set))
+    server = stack.enter_context(LocalServer(config, on_exit=exited.set))
     server.wait(exited)
     if exited.is_set():
         raise server.failure()

@@ -78,7 +78,7 @@ def _ready(config: ProfileConfig, stack: ExitStack) -> ProfileConfig:
         return config
     exited, server = threading.Event(), None
     if config.bundle is not None:
-        server = stack.enter_context(LocalServer(config.bundle, on_exit=exited.set))
+        server = stack.enter_context(LocalServer(config, on_exit=exited.set))
         server.wait(exited)
         config = replace(config, bundle=None, server_address=server.address)
     access = Access(config.server_address, tls=config.tls, token_file=config.token_file, insecure=config.insecure)
