@@ -24,6 +24,8 @@ EXTRAS = {  # module -> the smallest extra with it
     "onnx": "export",
     "onnxscript": "export",
     "lerobot": "lerobot",
+    "websockets": "openpi",
+    "msgpack": "openpi",
 }
 WHOLE = {"policy-server": "server", "export-onnx": "export"}  # program -> the extra with all that it needs
 

@@ -33,6 +33,7 @@ COMMANDS = {  # up to its first step
         *("policy_server", "start", "tests/checkpoints/act_so101_pick_place", "--engine=lerobot"),
         *("--fps=30", "--robot.type=so101_follower", "--listen=127.0.0.1:0", "--until_stdin_closes=true"),
     ),
+    "server with openpi": ("policy_server", "start", ACT, "--listen=127.0.0.1:0", "--openpi_listen=127.0.0.1:0"),
     "make-certs": ("policy_server", "make-certs", "CERTIFICATES"),
     "models": ("policy_server", "models", "list", "--socket=/none"),
     "server service": ("policy_server", "service", "status"),
@@ -42,7 +43,14 @@ COMMANDS = {  # up to its first step
     ),
     "check": ("policy_server.export.cli", f"--check={ACT}"),
 }
-BEYOND = {"start": "server", "profile": "server", "server": "server", "make-certs": "server", "top": "top"}
+BEYOND = {
+    "start": "server",
+    "profile": "server",
+    "server": "server",
+    "server with openpi": "server",
+    "make-certs": "server",
+    "top": "top",
+}
 HOOK = """
 import os, sys
 class Hidden:
@@ -81,7 +89,7 @@ def check(command: str, hidden: Iterable[str], folder: Path) -> str:
     return said if code == 78 else ""
 
 
-@pytest.mark.parametrize("command", ["server", "make-certs", "top", "start with metrics"])
+@pytest.mark.parametrize("command", ["server", "server with openpi", "make-certs", "top", "start with metrics"])
 def test_without_any_extra_one_line_says_how_to_install_it(command: str, tmp_path: Path) -> None:
     said = check(command, extras.EXTRAS, tmp_path)
     assert said.count("\n") == 1

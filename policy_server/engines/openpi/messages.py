@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_runtime.errors import ConfigError, ProtocolError
+from edge_runtime.errors import ProtocolError
+from edge_runtime.program import extras
 from edge_runtime.wire import limits
 
 MOST_BYTES = 64 << 20  # of one message
@@ -27,11 +28,7 @@ _DTYPES = {
 
 def check_installed() -> None:
     """Raises ConfigError when what the extra brings is missing."""
-    try:
-        import msgpack  # noqa: F401
-        import websockets  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"openpi: {error.name} is not installed (pip install 'edge-runtime[openpi]')") from error
+    extras.require("openpi", ("websockets", "msgpack"))
 
 
 def pack(message: Any) -> bytes:
