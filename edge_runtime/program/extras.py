@@ -61,11 +61,13 @@ def explain(error: BaseException, prog: str) -> ConfigError | None:
 
 def _source() -> str:
     """What pip is to be told: the name on the index, or where this was installed from (PEP 610)."""
+    installed = list(metadata.distributions(name=NAME))
+    told = [text for each in installed if (text := each.read_text("direct_url.json"))]  # a clone's egg-info has none
     try:
-        origin = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
-    except (metadata.PackageNotFoundError, ValueError):
-        return "."
-    if "dir_info" in origin:
+        origin = json.loads(told[0]) if told else {}
+    except ValueError:
+        origin = {}
+    if "dir_info" in origin or not installed:
         return "."
     url = str(origin.get("url", ""))
     return f"{NAME} @ {url}" if url else NAME
