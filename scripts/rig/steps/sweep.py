@@ -38,7 +38,8 @@ LIVES: tuple[tuple[Part, StopPolicy], ...] = (
 )
 LIVES_OF_PROCESSES = tuple(life for life in LIVES if life != ("stop", "hold"))  # that stop says nothing to the servos
 SPREAD = 20  # signals over a run
-AT_ONCE = 4  # lives of processes on each CPU: they sleep most of the time
+AT_ONCE = 2  # lives on each CPU: one waits for its pty often
+PROCESSES_AT_ONCE = 4  # they sleep most of the time
 
 Verdict = list[str] | None  # the violations in a step; None where its transaction never came
 
@@ -73,7 +74,10 @@ def sweep(every: int = 1) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory(prefix="steps-") as folder:
         virtual = steps(Path(folder), every=every)
         real = steps(Path(folder), LIVES_OF_PROCESSES, SIGNALS, every=every or 3 * len(SIGNALS), spread=SPREAD)
-        found = [*_judged(folder, verdict, virtual, cpus), *_judged(folder, verdict_on_processes, real, AT_ONCE * cpus)]
+        found = [
+            *_judged(folder, verdict, virtual, AT_ONCE * cpus),
+            *_judged(folder, verdict_on_processes, real, PROCESSES_AT_ONCE * cpus),
+        ]
     lived = [each for each in found if each is not None]
     return len(lived), [said for each in lived for said in each]
 
