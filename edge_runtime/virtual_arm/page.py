@@ -34,6 +34,7 @@ _NO_CAMERAS = "<p>No cameras: install libegl1 or libosmesa6.</p>"
 _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <title>virtual arm</title>
+<link rel="icon" href="data:,">
 <style>
 body { font: 16px system-ui; margin: 2rem; }
 figure { display: inline-block; margin: 0 1rem 1rem 0; }
@@ -50,9 +51,9 @@ FIGURES
 <table>
 ROWS</table>
 <p>
-<button onclick="all('detach')">unplug all</button>
-<button onclick="all('attach')">plug in all</button>
-<button onclick="all('factory')">all as new from the box</button>
+<button onclick="allJoints('detach')">unplug all</button>
+<button onclick="allJoints('attach')">plug in all</button>
+<button onclick="allJoints('factory')">all as new from the box</button>
 <button onclick="order({fault: 'clear'})">end all faults</button>
 </p>
 <p id="refused"></p>
@@ -63,12 +64,16 @@ ROWS</table>
 let seed = 0, last = Promise.resolve();
 const ids = [1, 2, 3, 4, 5, 6];
 const send = async (path, what) => {
-  const answer = await fetch(path, {method: "POST", body: JSON.stringify(what)});
-  document.getElementById("refused").textContent = answer.ok ? "" : (await answer.json()).error;
+  const refused = document.getElementById("refused");
+  try {
+    const answer = await fetch(path, {method: "POST", body: JSON.stringify(what)});
+    refused.textContent = answer.ok ? "" : (await answer.json()).error;
+  } catch (error) { refused.textContent = `${error}`; }  // the next order is given all the same
 };
 const post = (path, what) => last = last.then(() => send(path, what));  // in the order in which they were given
 const order = what => post("/fault", what);
-const all = fault => order({fault, ids});
+const allJoints = fault =>  // not `all`: in a handler that is document.all
+  order({fault, ids});
 const hand = (joint, slider) => order({fault: "hand", ids: [joint], position: slider.valueAsNumber});
 const letGo = joint => order({fault: "hand", ids: [joint], on: false});
 const plug = (joint, button) => order({fault: button.textContent == "unplug" ? "detach" : "attach", ids: [joint]});

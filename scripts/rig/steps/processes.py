@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from edge_runtime.program.signals import handling_signals
 from edge_runtime.robots import Vector
 from edge_runtime.virtual_arm.calibration import write_calibration
 from edge_runtime.virtual_arm.chain import Heard
+from scripts.rig.program import as_hardware
 from scripts.rig.steps.life import (
     RUN_S,
     SHORT_RUN_S,
@@ -189,10 +190,8 @@ class ToldBus(StepBus):
             self._come_to(self._step.policy, "supervisor")
 
     def _meet(self) -> None:
-        """The first request: both processes are there. This thread is to be late for none, whatever else is at work."""
+        """The first request: both processes are there."""
         self._parts_heard = 0
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
         lay(self, self._step)
         runtime, supervisor, page = (self._told[word] for word in (_RUNTIME, _SUPERVISOR, _PAGE))
         self._processes["runtime"] = os.pidfd_open(runtime)
@@ -238,7 +237,11 @@ def live(folder: Path, step: Step) -> Account | None:
         write_calibration(folder, "virtual")
     told = _context.RawArray("q", 6)
     said, words = _context.Pipe(duplex=False)
-    with ToldBus(told, step) as bus, said, lateness() as late:
+    with ExitStack() as stack:
+        with as_hardware():
+            bus = stack.enter_context(ToldBus(told, step))
+            late = stack.enter_context(lateness())
+        stack.enter_context(said)
         runtime = _context.Process(target=lead, args=(told, words, folder, bus.path, step))
         runtime.start()
         words.close()

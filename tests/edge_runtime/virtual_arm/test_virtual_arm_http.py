@@ -284,9 +284,12 @@ def test_the_page_knows_every_joint_and_says_only_what_is_understood(running):
         page = answer.read().decode()
     rows = re.findall(r'<tr data-joint="(\d)"><th>(\w+)</th>', page)
     assert rows == [(str(number), joint) for number, joint in enumerate(JOINTS, start=1)]
-    words = re.findall(r"""(?:fault: |all\()['"](\w+)['"]""", page)
+    words = re.findall(r"""(?:fault: |allJoints\()['"](\w+)['"]""", page)
     assert {"hand", "detach", "factory", "clear"} <= set(words) <= set(ACTS)
     assert all(path == "/fault" or get(running["http"] + path) for path in re.findall(r'"(/\w+)"', page))
+    called = set(re.findall(r'on\w+="(\w+)\(', page))
+    assert called <= set(re.findall(r"const (\w+) = ", page))
+    assert not called & {"all", "clear", "close", "open", "write"}  # in a handler these are the document's own
 
 
 def test_the_page_for_people_shows_the_cameras(running, cameras):
