@@ -41,7 +41,7 @@ from scripts.rig.steps.life import (
 from scripts.rig.steps.line import StepBus
 
 STOPPED_S = 0.5
-OVER_S = 30.0  # runtime and supervisor have ended by then, or never will
+OVER_S = 120.0  # runtime and supervisor have ended by then, or never will
 FALL_S = 0.2  # in which an arm that is let go of moves
 LOOK_S = 0.005
 
