@@ -83,10 +83,12 @@ def main(config: SoakConfig) -> int:
 
 def every_step(quick: bool) -> int:
     """Print every violation and the count; 1 if there is one."""
-    lived, violations = sweep(0 if quick else 1)
-    for said in violations:
-        print(f"VIOLATION: {said}")
-    print(f"steps: {lived} combinations, {len(violations)} violations")
+    lived = violations = 0
+    for found in sweep(0 if quick else 1):
+        lived, violations = lived + 1, violations + len(found)
+        for said in found:
+            print(f"VIOLATION: {said}", flush=True)
+    print(f"steps: {lived} combinations, {violations} violations")
     return 1 if violations else 0
 
 

@@ -69,18 +69,14 @@ def steps(
                     yield Step(part, policy, kind, at)
 
 
-def sweep(every: int = 1) -> tuple[int, list[str]]:
-    """How many combinations were lived through, and every violation: on virtual clocks, then with processes."""
+def sweep(every: int = 1) -> Iterator[list[str]]:
+    """The violations in each combination that was lived through: on virtual clocks, then with processes."""
     cpus = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="steps-") as folder:
         virtual = steps(Path(folder), every=every)
         real = steps(Path(folder), LIVES_OF_PROCESSES, SIGNALS, every=every or 3 * len(SIGNALS), spread=SPREAD)
-        found = [
-            *_judged(folder, verdict, virtual, AT_ONCE * cpus),
-            *_judged(folder, verdict_on_processes, real, PROCESSES_AT_ONCE * cpus),
-        ]
-    lived = [each for each in found if each is not None]
-    return len(lived), [said for each in lived for said in each]
+        yield from _judged(folder, verdict, virtual, AT_ONCE * cpus)
+        yield from _judged(folder, verdict_on_processes, real, PROCESSES_AT_ONCE * cpus)
 
 
 def verdict(folder: str, step: Step) -> Verdict:
@@ -104,8 +100,11 @@ def verdict_on_processes(folder: str, step: Step) -> Verdict:
 
 def _judged(
     folder: str, judged: Callable[[str, Step], Verdict], todo: Iterable[Step], at_once: int
-) -> Iterable[Verdict]:
+) -> Iterator[list[str]]:
+    """Without those whose transaction never came."""
     todo = list(todo)
     fresh = multiprocessing.get_context("forkserver")  # a life has a thread
     with ProcessPoolExecutor(at_once, fresh) as pool:
-        return list(pool.map(judged, [folder] * len(todo), todo, chunksize=4))
+        for found in pool.map(judged, [folder] * len(todo), todo, chunksize=4):
+            if found is not None:
+                yield found
