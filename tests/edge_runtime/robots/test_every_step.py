@@ -11,7 +11,7 @@ import pytest
 from edge_runtime.motors import stopping
 from edge_runtime.motors.bus import Bus
 from edge_runtime.robots import so_servos
-from scripts.rig.steps import processes
+from scripts.rig.steps import mutations, processes
 from scripts.rig.steps.judge import judge
 from scripts.rig.steps.life import Step, live
 from scripts.rig.steps.sweep import steps
@@ -96,3 +96,31 @@ def test_what_was_wrong_once_is_seen(
     mutate(monkeypatch)
     violations = judge(live(tmp_path, step))
     assert any(said in violation for violation in violations), violations
+
+
+LIVE_THROUGH = """
+import sys
+from pathlib import Path
+from scripts.rig.steps.judge import judge
+from scripts.rig.steps.life import Step, live
+print(judge(live(Path(sys.argv[1]), Step("run", "limp", "lie", 31))))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not (mutations.ROOT / "cython_ext").is_dir(), reason="the sources are in the repository")
+def test_a_relative_clamp_that_comes_last_is_seen(tmp_path: Path) -> None:
+    """It is compiled: a copy of the product is built with it."""
+    assert not judge(live(tmp_path, Step("run", "limp", "lie", 31)))
+    mutations.make("relative clamp last", tmp_path / "copy")
+    done = mutations.run(tmp_path / "copy", "-c", LIVE_THROUGH, str(tmp_path))
+    assert done.returncode == 0
+    assert "makes a step of" in done.stdout
+
+
+@pytest.mark.skipif(not (mutations.ROOT / "cython_ext").is_dir(), reason="the sources are in the repository")
+@pytest.mark.parametrize("name", mutations.MUTATIONS)
+def test_what_a_mutation_changes_is_there(name: str) -> None:
+    for file, there, _ in mutations.MUTATIONS[name]:
+        folder = "cython_ext" if file.endswith(".pxi") else Path(file).parent
+        assert (mutations.ROOT / folder / Path(file).name).read_text().count(there) == 1
