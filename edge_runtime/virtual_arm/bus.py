@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edge_runtime.motors.feetech import Frame, frame
 from edge_runtime.virtual_arm.chain import ServoChain
 from edge_runtime.virtual_arm.line import Line
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class VirtualBus(ServoChain):
