@@ -13,7 +13,7 @@ from edge_runtime.planning.planner import PlannerSettings
 from edge_runtime.planning.sensors import VectorSource
 from edge_runtime.robots import Robot
 from edge_runtime.wire import messages
-from edge_runtime.wire.fit import differences, extra_cameras
+from edge_runtime.wire.fit import differences, extra_cameras, squash, squashed
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,8 @@ def introduce(
         found.append("task: robot has none, and the policy does what it is told in words (--task='pick up the cube')")
     if found:
         raise ProtocolError(f"robot and policy {policy.name} do not fit: " + "; ".join(found))
+    for said in squashes(policy, views):
+        log.warning("%s", said)
     unseen = f" and no picture by {config.image_tolerance:g} levels" if sees else ""
     log.info(
         "policy %s (%s), %d of %d actions per chunk at %g Hz; %s",
@@ -99,3 +101,12 @@ def introduce(
         else "nothing is skipped as similar",
     )
     return hello
+
+
+def squashes(policy: messages.Policy, views: Mapping[str, Shaped]) -> list[str]:
+    """A sentence for each camera whose picture would change its proportions."""
+    taken = {camera.name: camera for camera in policy.cameras}
+    factors = {
+        name: squash(messages.Camera(name, *view.shape), taken[name]) for name, view in views.items() if name in taken
+    }
+    return [squashed(name, factor) for name, factor in factors.items() if factor > 1]

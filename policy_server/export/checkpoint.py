@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from edge_runtime.errors import ConfigError, ModelError
 from edge_runtime.program import files
+from edge_runtime.wire.fit import MAY_LACK_CAMERAS
 from policy_server.bundle import ACTION, IMAGES, STATE
 from policy_server.export import pipeline
 from policy_server.export.normalisation import Affine, Statistics, normalise, unnormalise
@@ -76,6 +77,13 @@ class Checkpoint:
         height, width = camera.shape[1:]
         return self.frames.get(self.outside(camera).removeprefix(IMAGES), self.frames.get("", (height, width)))
 
+    @property
+    def unknown_cameras(self) -> list[str]:
+        """Cameras that the configuration declares and the statistics do not know, though they know others."""
+        cameras = self.of_type("VISUAL")
+        known = [camera for camera in cameras if camera.name in self.normalisation.inputs]
+        return [self.outside(each).removeprefix(IMAGES) for each in cameras if known and each not in known]
+
     def normalise(self, feature: Feature) -> Affine:
         """What takes raw values of an input to the network's; per colour for images in 0..1."""
         chosen = self.normalisation
@@ -97,8 +105,12 @@ class Checkpoint:
         return ((normal - affine.offset) / affine.scale + affine.centre).astype(np.float32)
 
 
-def load(folder: Path, statistics: Statistics | None = None, frames: Sizes | None = None) -> Checkpoint:
+def load(
+    folder: Path, statistics: Statistics | None = None, frames: Sizes | None = None, cameras: Sequence[str] = ()
+) -> Checkpoint:
     """Read the checkpoint in `folder`; `statistics` stand in for its own, `frames` for its cameras' sizes.
+
+    Of its cameras only `cameras` are kept, by the names that the robot has for them; none given = all.
 
     Raises ModelError with the file and the reason when it cannot be exported, ConfigError for a camera it lacks.
     """
@@ -126,6 +138,7 @@ def load(folder: Path, statistics: Statistics | None = None, frames: Sizes | Non
     if statistics is not None:
         normalisation = Normalisation(normalisation.modes, normalisation.rule, statistics, statistics)
     names = renamed(inputs, pre)
+    inputs = with_cameras(inputs, names, cameras, config["type"])
     check_names(inputs, names)
     check_frames(frames or {}, [names.get(feature.name, feature.name) for feature in inputs])
     return Checkpoint(
@@ -175,6 +188,22 @@ def features(config: Mapping[str, Any], key: str) -> tuple[Feature, ...]:
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelError(f"config.json: {key} is not a table of features with type and shape") from error
+
+
+def with_cameras(
+    inputs: tuple[Feature, ...], names: Mapping[str, str], cameras: Sequence[str], kind: str
+) -> tuple[Feature, ...]:
+    """`inputs` without the cameras that are not among `cameras`. Raises ConfigError where that cannot be."""
+    if not cameras:
+        return inputs
+    known = {names.get(each.name, each.name).removeprefix(IMAGES): each for each in inputs if each.type == "VISUAL"}
+    for camera in cameras:
+        if camera not in known:
+            raise ConfigError(f"cameras: {camera} is not a camera of this policy ({', '.join(known) or 'it has none'})")
+    left_out = [feature for camera, feature in known.items() if camera not in cameras]
+    if left_out and kind not in MAY_LACK_CAMERAS:
+        raise ConfigError(f"cameras: {kind} cannot do without {', '.join(set(known) - set(cameras))}; train it without")
+    return tuple(feature for feature in inputs if feature not in left_out)
 
 
 def check_inputs(inputs: tuple[Feature, ...]) -> None:

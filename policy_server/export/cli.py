@@ -44,6 +44,7 @@ class ExportConfig:
     tokenizer: Path | None = None  # folder of the language model: tokenizer.json, config.json
     state_numbers: Annotated[int, Range(1, 4096)] | None = None  # PI0.5: numbers in its prompt
     image_size: str | dict[str, str] = field(default_factory=dict)  # 640x480, or by camera, where not the checkpoint's
+    cameras: list[str] = field(default_factory=list)  # that the training had; others are left out (SmolVLA, PI0)
     precision: Literal["fp32", "fp16"] = "fp32"  # fp16: weights stored in half the bytes
     opset: Literal[18, 19, 20, 21, 22, 23] = 18  # of ONNX
     dynamic: bool = False  # SmolVLA: leave the number of tokens free too
@@ -121,6 +122,8 @@ def request_of(config: ExportConfig) -> Request:
         told["stats"] = config.stats.name
     if config.state_numbers:
         told["state_numbers"] = config.state_numbers
+    if config.cameras:
+        told["cameras"] = config.cameras
     if config.sizes:
         told["image_size"] = {camera or "all": f"{w}x{h}" for camera, (h, w) in config.sizes.items()}
     return Request(
@@ -134,6 +137,7 @@ def request_of(config: ExportConfig) -> Request:
         tokenizer=config.tokenizer,
         state_numbers=config.state_numbers,
         image_size=config.sizes,
+        cameras=tuple(config.cameras),
         stated=told,
     )
 

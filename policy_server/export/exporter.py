@@ -42,8 +42,10 @@ def export(source: Path, output: Path, request: Request, say: Progress) -> None:
     refuse_existing(output)
     say(f"reading {source}")
     stats = statistics.from_file(request.stats) if request.stats else None
-    checkpoint = checkpoints.load(source, stats, request.image_size)
+    checkpoint = checkpoints.load(source, stats, request.image_size, request.cameras)
     check_joints(checkpoint, request.joints)
+    if unknown := checkpoint.unknown_cameras:
+        say(f"  the statistics do not know {', '.join(unknown)}; where no training had it: --cameras with the others")
     policy = build(checkpoint, request.tokenizer, request.state_numbers)
     parameters = sum(parameter.numel() for parameter in policy.module.parameters())
     say(f"{checkpoint.policy_type}: {parameters:,} parameters; takes {', '.join(policy.inputs)}")

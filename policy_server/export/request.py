@@ -24,4 +24,5 @@ class Request:
     tokenizer: Path | None = None
     state_numbers: int | None = None
     image_size: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    cameras: tuple[str, ...] = ()  # all of the checkpoint's, where none is named
     stated: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from edge_runtime.program import schema
+from edge_runtime.program import extras, schema
 from tests.bad_input.conftest import Answer
 from tests.bad_input.programs import WORDS, Setting, context, settings
 from tests.bad_input.test_files import FILES
@@ -145,7 +145,7 @@ VALUES: Rows = {
     },
     MODELS: {"words": ("unlod", "models: no 'unlod': did you mean unload?")},
     EXPORT: {
-        "checkpoint": ("no/such", "torch is not installed: pip install '.[export]'"),
+        "checkpoint": ("no/such", f"torch is not installed: {extras.install('export')}"),
         "check": (
             "act_so101_cube",
             "bundle: act_so101_cube is neither a folder nor a shipped bundle (did you mean act_",
@@ -165,6 +165,7 @@ VALUES: Rows = {
 }
 # Where any value of the type is right, or only a server or an arm can tell.
 FREE = {
+    EXPORT: {"cameras": "policy_server/export/test_flow_policies.py"},
     SERVER: {"device": "engines/test_lerobot.py", "openpi.api_key_file": "extras/test_openpi_upstream.py"},
     START: {
         "model": "test_servers.py",

@@ -13,7 +13,7 @@ import pytest
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import ConfigError, EdgeRuntimeError, UsageError
 from edge_runtime.link.local_server import robot_of
-from edge_runtime.program import flags
+from edge_runtime.program import extras, flags
 from policy_server import bundle, cli
 from policy_server.engines import checkpoint_folder, exported
 from policy_server.engines.stated import Stated, of_robot
@@ -73,7 +73,7 @@ def test_without_torch_the_line_to_type_is_given(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(exported, "NEEDS", ("no_such_module",))
     with pytest.raises(ConfigError) as refused:
         exported.bundle_of(str(CHECKPOINT), CHECKPOINT, SO101, tmp_path, Future())
-    assert "pip install '.[export]'" in str(refused.value)
+    assert extras.install("export") in str(refused.value)
     line = f"export-onnx {CHECKPOINT} --output=act_so101_pick_place --fps=30 --robot.type=so101_follower"
     assert str(refused.value).endswith(line)
 

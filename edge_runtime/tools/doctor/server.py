@@ -24,7 +24,7 @@ from edge_runtime.errors import (
     StreamError,
 )
 from edge_runtime.link.channel import Access
-from edge_runtime.link.handshake import choose, introduce
+from edge_runtime.link.handshake import choose, introduce, squashes
 from edge_runtime.link.local_server import LocalServer
 from edge_runtime.link.stream import PolicyStream
 from edge_runtime.planning.extra_state import NamedVector, make_vector
@@ -102,6 +102,8 @@ def compare(
     parts += [name.removeprefix("observation.") for name in vectors]
     but = f", as far as can be told without {' and '.join(missing)}" if missing else ""
     yield SERVER.ok("fits", f"{', '.join(parts)}, {config.fps:g} Hz: names, units and shapes are the policy's{but}")
+    for said in squashes(policy, views):
+        yield SERVER.warning("proportions", said, "export it for the cameras that there are, and leave --resize out")
     return hello, Sensors(policy, views, vectors, config.resize, config.max_frame_age_s, task)
 
 

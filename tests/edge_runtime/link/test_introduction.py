@@ -72,6 +72,13 @@ def test_an_extra_camera_is_told_once_and_not_announced(caplog: pytest.LogCaptur
     assert caplog.messages == ["camera top is not used by policy scripted"]
 
 
+def test_resizing_that_changes_the_proportions_is_warned_of_with_the_factor(caplog: pytest.LogCaptureFixture) -> None:
+    policy = replace(POLICY, cameras=(Camera("front", 48, 48), Camera("top", 48, 64)))
+    hello(policy, {"front": camera(640, 480), "top": camera(640, 480)}, resize=True)
+    said = "camera front is squashed by 1.33 (--resize=true); export-onnx --image_size keeps its proportions"
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [said]
+
+
 def test_with_resize_the_policys_shape_is_announced() -> None:
     policy = replace(POLICY, cameras=(Camera("front", 48, 64),))
     assert hello(policy, {"front": camera(640, 480)}, resize=True).cameras == policy.cameras

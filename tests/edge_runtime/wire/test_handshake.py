@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from edge_runtime.config import StartConfig
+from edge_runtime.program import flags
 from edge_runtime.wire.fit import differences, extra_cameras, successor_differences
 from edge_runtime.wire.messages import Camera, ExtraState, Hello, Joint, Policy
+from policy_server.export.cli import ExportConfig
 
 NAMES = ("shoulder_pan.pos", "shoulder_lift.pos", "gripper.pos")
 JOINTS = tuple(map(Joint, NAMES, ("degrees", "degrees", "percent")))
@@ -70,7 +74,12 @@ def test_extra_camera_is_not_a_difference() -> None:
         ),
         (
             {"cameras": (STATIC, Camera("wrist", 480, 640))},
-            "camera wrist: robot sends 640x480, policy takes 96x96 (--resize=true fits it)",
+            "camera wrist: robot sends 640x480, policy takes 96x96 (export-onnx --image_size.wrist=640x480 takes "
+            "it as it is, --resize=true squashes it by 1.33)",
+        ),
+        (
+            {"cameras": (STATIC, Camera("wrist", 480, 480))},
+            "camera wrist: robot sends 480x480, policy takes 96x96 (--resize=true fits it)",
         ),
         (
             {"extra_state": ()},
@@ -124,3 +133,41 @@ def test_successor_that_takes_the_same_and_answers_alike_fits() -> None:
 def test_successor_that_takes_less_or_other_does_not_fit(change: dict[str, Any], sentence: str) -> None:
     (found,) = successor_differences(POLICY, replace(POLICY, digest=b"b" * 32, **change), rows=50)
     assert found.startswith(sentence)
+
+
+@pytest.mark.parametrize("name", ["front", "front.left", "my cam", "a'b", "it=is"])
+def test_every_remedy_is_understood_by_its_own_parser(name: str) -> None:
+    """Each flag in brackets, as a shell would split it, is taken by `edge-runtime start` or `export-onnx`."""
+    theirs = replace(POLICY, type="smolvla", cameras=(STATIC, Camera(name, 96, 96)))
+    robots = [
+        (STATIC,),
+        (STATIC, Camera("other", 96, 96)),
+        (STATIC, Camera(name, 480, 640)),
+        (Camera("a", 96, 96), Camera("b", 96, 96)),
+    ]
+    tried = 0
+    for cameras in robots:
+        for clause in differences(replace(ROBOT, cameras=cameras), theirs):
+            exported, remedy = False, clause[clause.index("(--") if "(--" in clause else clause.index("(export") :]
+            for word in shlex.split(remedy[1:-1].replace("; ", " ").replace(", --", " --")):
+                exported = exported or word == "export-onnx"
+                if not word.startswith("--") or word == "--rename_map.OURS=THEIRS":
+                    continue
+                word = word.removesuffix(",")
+                if word.startswith(("--cameras", "--image_size")):
+                    assert exported
+                    config = flags.parse(ExportConfig, [word], prog="")
+                    assert config.cameras == ["static"] or list(config.sizes) == [name]
+                else:
+                    start = flags.parse(StartConfig, ["--robot.type=so101_follower", word], prog="")
+                    assert name in {*start.robot.cameras, *start.rename_map.values()} or start.resize
+                tried += 1
+    assert tried >= 5
+
+
+def test_a_camera_that_the_training_never_had_is_left_out_first() -> None:
+    theirs = replace(POLICY, type="smolvla")
+    assert differences(replace(ROBOT, cameras=(STATIC,)), theirs) == [
+        "cameras: robot [static], policy [static, wrist] (export-onnx --cameras=static, if it was trained without the "
+        "others; else --robot.cameras.wrist.type=opencv and so on)"
+    ]

@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from edge_runtime.errors import ConfigError, ModelError
+from policy_server.bundle import IMAGES
 from policy_server.export.checkpoint import load
 from policy_server.export.parity import MAX_NORMALISED, cases
 from policy_server.export.policies import Policy, build
@@ -123,3 +124,32 @@ def test_a_picture_that_is_no_square_is_refused(copy: Copy, tmp_path: Path) -> N
     edit(folder / "config.json", image_resolution=[224, 112])
     with pytest.raises(ModelError, match=r"image_resolution: .* is not a square"):
         build(load(folder), tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize("kind", ["smolvla_tiny", "pi0_tiny"])
+def test_a_camera_that_the_training_never_had_is_left_out(kind: str, tmp_path: Path) -> None:
+    folder = folder_of(kind)
+    whole = load(folder)
+    names = [whole.outside(camera).removeprefix(IMAGES) for camera in whole.of_type("VISUAL")]
+    kept = load(folder, cameras=names[:1])
+    assert [kept.outside(camera).removeprefix(IMAGES) for camera in kept.of_type("VISUAL")] == names[:1]
+    with pytest.raises(ConfigError, match="cameras: no_such is not a camera of this policy"):
+        load(folder, cameras=["no_such"])
+
+
+def test_a_policy_that_needs_all_its_cameras_says_so() -> None:
+    with pytest.raises(ConfigError, match="cameras: diffusion cannot do without"):
+        load(folder_of(DDIM), cameras=[load(folder_of(DDIM)).of_type("VISUAL")[0].name.removeprefix(IMAGES)])
+
+
+def test_a_camera_that_the_statistics_do_not_know_is_named(copy: Copy) -> None:
+    folder = copy("smolvla_tiny")
+    config = json.loads((folder / "config.json").read_text())
+    inputs = config["input_features"]
+    first = next(feature for feature in inputs.values() if feature["type"] == "VISUAL")
+    edit(folder / "config.json", input_features=inputs | {"observation.images.never": first})
+    statistics = folder / next(path.name for path in folder.glob("policy_preprocessor_step_*.safetensors"))
+    known = load_file(statistics)
+    known |= {f"{name}.mean": known[next(iter(known))].clone() for name, f in inputs.items() if f["type"] == "VISUAL"}
+    save_file(known, statistics)
+    assert load(folder).unknown_cameras == ["never"]
