@@ -155,6 +155,11 @@ def _hugging_face_home() -> Path:
 
 
 def _parse(content: Any) -> Calibration:
+    if isinstance(content, dict) and "motor_names" in content:
+        raise ConfigError(
+            "motor_names: lists by motor are LeRobot's form from before its rewrite of 2025, in other numbers; "
+            "expected a table by joint: edge-runtime calibrate (or lerobot-calibrate) makes it anew"
+        )
     joints: Calibration = schema.build_document(dict[Joint, JointCalibration], content)
     for joint in JOINTS:
         if joint not in joints:

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from edge_runtime.errors import AccessError, ConfigError, EdgeRuntimeError, OutputError, UsageError
-from edge_runtime.program import extras, flags
+from edge_runtime.program import extras, flags, output
 from edge_runtime.program.schema import hint
 
 NOT_RUNNING, NO_UNIT = 3, 4  # exit codes of `status`, as of systemctl's
@@ -37,6 +37,7 @@ class ServiceConfig:
     config_path: Path | None = None  # its settings; by default /etc/PROGRAM/config.yaml
     user: str = ""  # whose account it runs under; by default who calls, through sudo or not
     root: Path = Path("/")  # the files of another system, for an image
+    print: bool = False  # install: show the unit, and write nothing
     debug: bool = False  # tracebacks
 
 
@@ -87,6 +88,9 @@ def install(program: Program, config: ServiceConfig) -> int:
     user, groups = config.user or _caller(), _groups(program.groups, config.root)
     _check_user(user, config.root)
     text = render(program, command, user, groups, needs)
+    if config.print:
+        output.say(text.rstrip())
+        return 0
     file = _file(program, config.root)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from policy_server.export.statistics import Normalisation, from_steps, from_weig
 from policy_server.export.weights import digest, read_weights, weight_files
 
 TYPES = ("act", "smolvla", "pi0", "pi05", "diffusion")
+CHANGES_THE_PICTURE = ("resize_shape", "crop_shape", "crop_ratio")  # of forks; LeRobot has them in diffusion alone
 T = TypeVar("T")
 Sizes = Mapping[str, tuple[int, int]]  # camera, or "" for all -> (height, width)
 
@@ -175,6 +176,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(
             f"n_obs_steps: {config['n_obs_steps']}; LeRobot's {config['type']} looks at one observation, expected 1"
         )
+    for name in CHANGES_THE_PICTURE if config["type"] != "diffusion" else ():
+        if config.get(name):
+            raise ModelError(
+                f"{name}: {json.dumps(config[name])} changes the picture, and LeRobot's {config['type']} has none"
+            )
     if config.get("use_relative_actions"):
         raise ModelError("use_relative_actions: the policy predicts actions relative to the state; train without it")
     return config

@@ -19,7 +19,7 @@ from policy_server.export.weights import read_tensors
 
 BUFFER = re.compile(
     r"(?P<module>normalize_inputs|normalize_targets|unnormalize_outputs)\."
-    r"(?:(?P<set>.+)_)?buffer_(?P<feature>.+)\.(?P<statistic>mean|std|min|max)$"
+    r"(?:(?P<set>.+?)[._])?buffer[._](?P<feature>.+)\.(?P<statistic>mean|std|min|max)$"
 )
 
 
@@ -83,9 +83,9 @@ def from_weights(
     for key, tensor in tensors.items():
         if (match := BUFFER.match(key)) is None:
             weights[key] = tensor
-        elif match["feature"] in long:
+        elif (feature := match["feature"].replace(".", "_")) in long:
             modules = sets.setdefault(match["set"] or "", {})
-            statistics = modules.setdefault(match["module"], {}).setdefault(long[match["feature"]], {})
+            statistics = modules.setdefault(match["module"], {}).setdefault(long[feature], {})
             statistics[match["statistic"]] = tensor.double().numpy()
     if len(sets) > 1 and not replaced:
         names = ", ".join(sorted(name or "one without a name" for name in sets))

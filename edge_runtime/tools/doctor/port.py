@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ class Owner:
     def mend(self) -> str:
         if self.name == "ModemManager":
             return "sudo systemctl disable --now ModemManager: it takes serial ports for modems"
+        if self.name == "brltty":
+            return "sudo apt remove brltty: it takes CH340 adapters for Braille displays"
         return f"sudo systemctl stop {self.service}" if self.service else f"end it: kill {self.pid}"
 
 
@@ -74,7 +77,19 @@ def _how_to_open(path: str, error: DeviceError | AccessError) -> str:
     if Path(path).exists():
         return "give --robot.port the adapter's name: ls /dev/serial/by-id"
     near = adapters()
-    return f"--robot.port={near[0]}" if near else "plug the adapter in, and look: ls /dev/serial/by-id"
+    if near:
+        return f"--robot.port={near[0]}"
+    taken = ", or sudo apt remove brltty, which takes CH340 adapters away" if runs("brltty") else ""
+    return f"plug the adapter in, and look: ls /dev/serial/by-id{taken}"
+
+
+def runs(name: str, proc: Path = Path("/proc")) -> bool:
+    """Whether a process of that name is there."""
+    for file in proc.glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it has ended
+            if file.read_text().strip() == name:
+                return True
+    return False
 
 
 def owners(path: str, proc: Path = Path("/proc")) -> list[Owner]:

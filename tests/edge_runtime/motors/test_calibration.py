@@ -262,3 +262,11 @@ def test_a_missing_file_suggests_what_is_there(home: Path) -> None:
 def test_differences_name_joint_file_and_servo() -> None:
     servos = {"shoulder_pan": {"homing_offset": -85, "range_min": 812, "range_max": 3000}}
     assert differences({"shoulder_pan": JOINT}, servos) == ["shoulder_pan.range_max: file 3304, servo 3000"]
+
+
+def test_the_form_of_before_lerobots_rewrite_is_told_as_such(tmp_path: Path) -> None:
+    old = {"motor_names": [*JOINTS], "homing_offset": [0] * 6, "drive_mode": [0] * 6, "calib_mode": ["DEGREE"] * 6}
+    file = tmp_path / "main_follower.json"
+    file.write_text(json.dumps(old))
+    with pytest.raises(ConfigError, match=r"motor_names: .*before its rewrite.*edge-runtime calibrate"):
+        load(file)

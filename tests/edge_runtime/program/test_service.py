@@ -278,3 +278,11 @@ def test_what_the_server_writes_is_left_writable(root: Path) -> None:
     assert server_cli.dispatch(["service", "install", "--user=daemon", f"--root={root}"]) == 0
     lines = unit(root, "policy-server")
     assert {"ReadWritePaths=-/srv/arm", "ReadWritePaths=-/srv/ops"} <= set(lines)
+
+
+def test_the_unit_is_shown_and_nothing_written(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge(root, "install", "--user=daemon", "--print") == 0
+    shown = capsys.readouterr().out
+    assert not (root / "etc/systemd").exists()
+    assert edge(root, "install", "--user=daemon") == 0
+    assert shown.splitlines() == unit(root)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
+from torch import zeros
 
 from edge_runtime.errors import ConfigError, ModelError
 from policy_server.bundle import IMAGES
@@ -18,6 +19,7 @@ from policy_server.export.checkpoint import load
 from policy_server.export.parity import MAX_NORMALISED, cases
 from policy_server.export.policies import Policy, build
 from policy_server.export.reference import find, stored
+from policy_server.export.statistics import from_weights
 from tests.policy_server.export.conftest import edit, folder_of
 
 pytestmark = pytest.mark.export
@@ -153,3 +155,18 @@ def test_a_camera_that_the_statistics_do_not_know_is_named(copy: Copy) -> None:
     known |= {f"{name}.mean": known[next(iter(known))].clone() for name, f in inputs.items() if f["type"] == "VISUAL"}
     save_file(known, statistics)
     assert load(folder).unknown_cameras == ["never"]
+
+
+@pytest.mark.parametrize("buffer", [".buffer.observation.", ".buffer_observation_", "_buffer_observation_"])
+def test_the_data_sets_of_several_statistics_are_named(buffer: str) -> None:
+    tensors = {f"normalize_inputs.{each}.mean": zeros(6) for each in (f"so100{buffer}state", f"koch{buffer}state")}
+    with pytest.raises(ModelError, match=r"several data sets \(koch, so100\).*--stats"):
+        from_weights(tensors, {}, ["observation.state", "action"], False)
+
+
+@pytest.mark.parametrize("name", ["resize_shape", "crop_shape"])
+def test_a_setting_of_a_fork_that_changes_the_picture_is_refused(copy: Copy, name: str) -> None:
+    folder = copy("smolvla_tiny")
+    edit(folder / "config.json", **{name: [224, 224]})
+    with pytest.raises(ModelError, match=rf"{name}: \[224, 224\] changes the picture"):
+        load(folder)

@@ -17,7 +17,7 @@ import pytest
 
 from edge_runtime.program import extras
 from edge_runtime.tools.demo.processes import Process, ours
-from edge_runtime.tools.doctor import cli, machine, packages, server
+from edge_runtime.tools.doctor import cli, machine, packages, port, server
 from edge_runtime.tools.doctor.finding import WIDTH, Finding
 from edge_runtime.virtual_arm.bus import VirtualBus
 from edge_runtime.virtual_arm.calibration import write_calibration
@@ -174,3 +174,11 @@ def test_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found.result is False
     (failed,) = [finding for finding in found.all if finding.state == "failed"]
     assert failed.mend == "pip install --upgrade no-such-package"
+
+
+def test_brltty_which_takes_the_adapter_away_is_known(tmp_path: Path) -> None:
+    assert port.Owner(7, "brltty", "brltty").mend.startswith("sudo apt remove brltty")
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/comm").write_text("brltty\n")
+    assert port.runs("brltty", tmp_path)
+    assert not port.runs("ModemManager", tmp_path)
