@@ -25,7 +25,7 @@ from tests.faults.cable import Cable, laid, missing_capabilities
 
 LINES = (1, 5, 20)  # Mbit/s
 CAMERAS = ("front", "wrist")
-CHUNK, FPS = 50, 30
+FPS = 30
 OFTEN_S = 2.0  # a chunk at least, at 1 Mbit/s
 SKIPPED = 77
 LEAST_UPLOAD = 4096  # bytes in flight; less is a ping or an acknowledgement
@@ -37,6 +37,7 @@ class LinksConfig:
 
     seconds: float = 60.0  # on each line
     quick: bool = False  # 15 s on each line
+    chunk: int = 50  # rows of the policy's chunks, at 30 Hz
 
 
 def main(config: LinksConfig) -> int:
@@ -45,11 +46,11 @@ def main(config: LinksConfig) -> int:
         print(f"network namespaces need {' and '.join(missing)}")
         return SKIPPED
     seconds = 15.0 if config.quick else config.seconds
-    print("2 cameras of 640x480, JPEG quality auto; chunks of 50 rows at 30 Hz")
+    print(f"2 cameras of 640x480, JPEG quality auto; chunks of {config.chunk} rows at 30 Hz")
     print(" Mbit/s  chunks/min  longest wait  reconnects  uploads at once  starved ticks  quality")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="links-")))
-        bundle = write_bundle(folder / "wide", cameras=[(name, 480, 640) for name in CAMERAS], chunk=CHUNK)
+        bundle = write_bundle(folder / "wide", cameras=[(name, 480, 640) for name in CAMERAS], chunk=config.chunk)
         cable = stack.enter_context(laid())
         flags = (str(bundle), "--insecure=true", "--threads=1")
         server = stack.enter_context(

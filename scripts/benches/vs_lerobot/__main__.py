@@ -25,6 +25,8 @@ from scripts.rig.bench import start
 SKIPPED = 77
 VERSION = "0.6.1"
 
+QUALITIES = (97, 95, 93, 90, 80)
+
 
 @dataclass
 class BenchConfig:
@@ -80,7 +82,7 @@ def _compare(config: BenchConfig, folder: Path, version: str) -> int:
     os.sched_setaffinity(0, rest)
     os.setpriority(os.PRIO_PROCESS, 0, config.nice)
     looks, infer = recording.record(config.bundle, folder)
-    fidelities = recording.fidelity(looks, infer, (97, 95, QUALITY, 90, 80))
+    fidelities = recording.fidelity(looks, infer, QUALITIES, QUALITIES)
     print("\n".join(map(str, fidelities)), flush=True)
     first, other = (infer(positions("still", 0.0, arm.offset), looks[arm.picture].views) for arm in scenarios.PAIR)
     latency_s = config.latency_ms / 1e3

@@ -80,7 +80,9 @@ def record(path: Path, folder: Path) -> tuple[list[Look], Infer]:
     return looks, infer
 
 
-def fidelity(looks: list[Look], infer: Infer, qualities: tuple[int, ...]) -> list[Fidelity]:
+def fidelity(
+    looks: list[Look], infer: Infer, qualities: tuple[int, ...], halved: tuple[int, ...] = ()
+) -> list[Fidelity]:
     """As the wire compresses (4:4:4), then with colours at half the resolution (4:2:0); ±1 of noise to compare with."""
     random = np.random.default_rng(0)
 
@@ -90,7 +92,7 @@ def fidelity(looks: list[Look], infer: Infer, qualities: tuple[int, ...]) -> lis
 
     ways: dict[str, Way] = {"±1 noise, raw": noisy}
     ways |= {f"JPEG {quality} 4:4:4": partial(_as_on_the_wire, quality=quality) for quality in qualities}
-    ways |= {f"JPEG {quality} 4:2:0": partial(_at_half, quality=quality) for quality in qualities}
+    ways |= {f"JPEG {quality} 4:2:0": partial(_at_half, quality=quality) for quality in halved}
     return [_cost(name, looks, infer, way) for name, way in ways.items()]
 
 
@@ -125,12 +127,15 @@ def _at_half(picture: frames.Pixels, quality: int) -> tuple[frames.Pixels, int]:
 
 
 def _policy(path: Path) -> Infer:
-    engine = open_engine(bundle.load(path), Runtime("cpu", threads=1))
+    """Pictures are squeezed to what the policy takes, without antialiasing, as an exported graph does it."""
+    loaded = bundle.load(path)
+    engine = open_engine(loaded, Runtime("cpu", threads=1))
+    sizes = {camera.name: (camera.width, camera.height) for camera in loaded.policy.cameras}
 
     def infer(state: npt.NDArray[np.floating], views: Pictures) -> npt.NDArray[np.float32]:
         batch: dict[str, npt.NDArray[Any]] = {
             STATE: state[None].astype(np.float32),
-            **{IMAGES + view: picture[None] for view, picture in views.items()},
+            **{IMAGES + view: cv2.resize(picture, sizes[view])[None] for view, picture in views.items()},
         }
         return np.asarray(engine.infer(batch)[0])
 
