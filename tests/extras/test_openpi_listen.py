@@ -276,6 +276,19 @@ def test_what_an_engine_raises_is_a_text_and_the_session_goes_on(engines: Engine
         client._ws.close()
 
 
+def test_a_client_that_is_silent_while_the_server_is_overloaded_keeps_its_session(tiny: Path) -> None:
+    """What a robot of ours is told between its answers does not pile up for a client that reads none of it."""
+    with serving(tiny, openpi_listen="127.0.0.1:0", limits=LimitsConfig(unread_answers=2)) as server:
+        client = client_of(server)
+        model = server._models.get("")
+        assert model is not None
+        (session,) = model._sessions
+        for _ in range(10):
+            session.tell_pace(overloaded=False)
+        assert client.infer(LOOK)["actions"].shape == (4, 3)
+        client._ws.close()
+
+
 def test_places_are_given_back_and_beyond_them_a_client_is_told_to_try_again(tiny: Path) -> None:
     with serving(tiny, openpi_listen="127.0.0.1:0", max_sessions=1) as server:
         for _ in range(3):

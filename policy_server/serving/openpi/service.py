@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_runtime.errors import ConfigError, ProtocolError
 from edge_runtime.program.logs import Sparing
-from edge_runtime.wire.messages import Chunk, Failure, Frame, Hello, Observation, Skipped
+from edge_runtime.wire.messages import Chunk, Failure, Frame, Hello, Observation, ServerMessage, Skipped
 from policy_server.bundle import IMAGES, STATE
 from policy_server.config import LimitsConfig
 from policy_server.door.admission import Admission, Fault
@@ -108,6 +108,14 @@ class OpenpiService:
             client.outbox.close(Fault(grpc.StatusCode.UNAVAILABLE, "the server is stopping"))
 
 
+class Answers(Outbox):
+    """Of what a session says, the answers alone: nothing else has a word on this wire, nor is it read between them."""
+
+    def put(self, message: ServerMessage, since_s: float | None = None) -> None:
+        if isinstance(message, Chunk | Failure | Skipped):
+            super().put(message, since_s)
+
+
 class OpenpiClient:
     """A connection's session. `answer` may be called on any thread, one call at a time."""
 
@@ -124,7 +132,7 @@ class OpenpiClient:
         """Raises ConfigError (the map), ProtocolError, Fault (the model is not offered)."""
         policy = model.policy
         self.model, self.guest = model, guest
-        self.outbox = Outbox(limits.unread_answers, on_overflow=lambda: None)
+        self.outbox = Answers(limits.unread_answers, on_overflow=lambda: None)
         self._answers = iter(self.outbox)
         self._layout, self._key = Layout(file, policy), file.actions
         self._limits = StreamLimits(limits, deadlines, end=self.outbox.close)
@@ -157,13 +165,13 @@ class OpenpiClient:
             log.warning("%s: %s", self.session.name, error)
             return str(error)
         self.session.feed(observation, time.monotonic() - began_s)
-        for outgoing in self._answers:
-            answer = outgoing.message
-            if isinstance(answer, Chunk | Failure | Skipped):
-                finish_s = time.monotonic() - outgoing.since_s
-                self.model.stats.answered(answer, finish_s, WIRE)
-                return self._encode(answer)
-        raise self.outbox.fault or Fault(grpc.StatusCode.UNAVAILABLE, "the session has ended")
+        outgoing = next(self._answers, None)
+        if outgoing is None:
+            raise self.outbox.fault or Fault(grpc.StatusCode.UNAVAILABLE, "the session has ended")
+        answer = outgoing.message
+        assert isinstance(answer, Chunk | Failure | Skipped)
+        self.model.stats.answered(answer, time.monotonic() - outgoing.since_s, WIRE)
+        return self._encode(answer)
 
     def close(self) -> None:
         self._limits.over()
