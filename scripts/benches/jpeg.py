@@ -22,12 +22,14 @@ class JpegConfig:
     """One line a quality, colours in full; of the policy that the bundle holds, two cameras of 640x480."""
 
     bundle: str = "act_so101_cubes"  # a folder, or one of those that are shipped
+    quick: bool = False  # the best and the worst quality alone
 
 
 def main(config: JpegConfig) -> None:
     with tempfile.TemporaryDirectory(prefix="jpeg-") as folder:
         looks, infer = recording.record(bundle.locate(config.bundle), Path(folder))
-    found = recording.fidelity(looks, infer, tuple(QUALITIES))
+    qualities = (BEST_QUALITY, min(QUALITIES)) if config.quick else tuple(QUALITIES)
+    found = recording.fidelity(looks, infer, qualities)
     print(*found, sep="\n")
     best = next(each for each in found if each.name == f"JPEG {BEST_QUALITY} 4:4:4")
     said = f"actions move by {best.largest:.2f} degrees at most at {BEST_QUALITY}, {ALLOWED:g} allowed"
