@@ -48,6 +48,7 @@ _REFUSED = {
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.OUT_OF_RANGE,
 }
+_KNOWS_NO_SUCH_METHOD = "Method not found!"  # says gRPC for Python of a service that is not there
 _DENIED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
@@ -195,6 +196,8 @@ def connect(channel: grpc.Channel, access: Access) -> None:
 def translate(error: grpc.RpcError, address: str) -> EdgeRuntimeError:
     """A gRPC status as one of our errors: refused, denied, or something that may pass."""
     code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNIMPLEMENTED and details == _KNOWS_NO_SUCH_METHOD:
+        details += " LeRobot's policy_server answers so: run policy-server start BUNDLE there"
     if code in _REFUSED:
         return ProtocolError(f"{address} refused: {details}")
     if code in _DENIED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import grpc
@@ -260,3 +261,16 @@ def test_a_stream_that_is_welcomed_and_breaks_each_time_is_given_up(server: Scri
     error = running.ended.get(timeout=WAIT_S)
     assert isinstance(error, StreamError)
     assert 2 <= len(server.hellos) <= 8  # with a back-off in between
+
+
+def test_lerobots_policy_server_is_told_as_such() -> None:
+    """It serves `transport.AsyncInference` alone, and knows no other method."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("transport.AsyncInference", {}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with pytest.raises(ProtocolError, match=r"LeRobot's policy_server answers so: run policy-server start BUNDLE"):
+            PolicyStream(Access(f"127.0.0.1:{port}"), give_up_after_s=30).describe(threading.Event())
+    finally:
+        server.stop(None).wait()
