@@ -52,7 +52,7 @@ test-extras: .venv-extras/ready  ## the smaller extras, against the other sides 
 	$(EXTRAS_BIN)/python -m pytest -m extras tests/extras $(ARGS)
 
 test-lerobot: .venv-lerobot/ready  ## live against LeRobot 0.6.1: the engine that runs it, and the export; gigabytes
-	$(LEROBOT_BIN)/python -m pytest -m lerobot tests/policy_server/engines/test_lerobot.py tests/policy_server/export/test_lerobot.py $(ARGS)
+	$(LEROBOT_BIN)/python -m pytest -m lerobot tests/edge_runtime/program/test_lerobot_flags.py tests/policy_server/engines/test_lerobot.py tests/policy_server/export/test_lerobot.py $(ARGS)
 
 wheel: build  ## dist/*.whl for publication: without the policies of the demo, which are 28 MB
 	EDGE_RUNTIME_POLICIES=none $(BIN)/python -m build --wheel --outdir dist .

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from edge_runtime.config import StartConfig
 from edge_runtime.errors import EdgeRuntimeError, UsageError
 from edge_runtime.program import flags
-from edge_runtime.program.lerobot_flags import EXPORT, ROBOT, SERVER, translated
+from edge_runtime.program.lerobot_flags import EXPORT, ROBOT, SERVER, Theirs, translated
 from policy_server.config import ServerConfig
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "lerobot-users.md"
@@ -110,34 +113,35 @@ def test_every_value_that_is_taken_is_one_here(name: str) -> None:
 
 @pytest.mark.lerobot
 def test_every_flag_of_lerobots_own_parsers_is_known() -> None:
-    """LeRobot 0.6.1: each field of its dataclasses is taken by our parser or stands in the table."""
-    import dataclasses
-
-    from lerobot.async_inference.configs import PolicyServerConfig, RobotClientConfig
-    from lerobot.robots.so_follower import SOFollowerRobotConfig
-    from lerobot.rollout.configs import RolloutConfig
-    from lerobot.scripts.lerobot_record import RecordConfig
-
-    theirs = [field.name for each in (RobotClientConfig, RolloutConfig, RecordConfig) for field in _fields(each)]
-    theirs += [f"robot.{field.name}" for field in dataclasses.fields(SOFollowerRobotConfig)]
-    groups = {"robot", "teleop", "policy", "strategy", "inference", "dataset"}
-    unknown = [name for name in theirs if name not in groups and not _known(name, StartConfig, ROBOT)]
-    unknown += [
-        name for name in (f.name for f in _fields(PolicyServerConfig)) if not _known(name, ServerConfig, SERVER)
-    ]
-    assert unknown == []
-    assert {f"{group}." for group in groups - {"robot"}} <= set(ROBOT)
+    """LeRobot 0.6.1: each field of its commands' dataclasses is taken by our parser or stands in the table."""
+    client = fields("async_inference/configs.py", "RobotClientConfig")
+    theirs = (
+        client + fields("rollout/configs.py", "RolloutConfig") + fields("scripts/lerobot_record.py", "RecordConfig")
+    )
+    theirs += [f"robot.{name}" for name in fields("robots/so_follower/config_so_follower.py", "SOFollowerConfig")]
+    groups = {"teleop", "policy", "strategy", "inference", "dataset"}
+    assert {f"{group}." for group in groups} <= set(ROBOT)
+    unknown = [name for name in theirs if name not in groups and not known(name, StartConfig, ROBOT)]
+    server = fields("async_inference/configs.py", "PolicyServerConfig")
+    assert unknown + [name for name in server if not known(name, ServerConfig, SERVER)] == []
 
 
-def _fields(config: type) -> list:  # type: ignore[type-arg]
-    import dataclasses
+def fields(module: str, name: str) -> list[str]:
+    """Of a dataclass of the installed LeRobot, from its source: importing it takes more extras than are here."""
+    package = importlib.util.find_spec("lerobot")
+    assert package is not None
+    assert package.submodule_search_locations
+    tree = ast.parse(Path(package.submodule_search_locations[0], module).read_text())
+    body = next(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)
+    named = [each.target for each in body if isinstance(each, ast.AnnAssign)]
+    found = [each.id for each in named if isinstance(each, ast.Name)]
+    assert found
+    return found
 
-    return list(dataclasses.fields(config))
 
-
-def _known(name: str, config: type, table: object) -> bool:
+def known(name: str, config: type, table: Mapping[str, Theirs]) -> bool:
     try:
-        flags.parse(config, translated([f"--{name}=0"], table, ""), prog="")  # type: ignore[arg-type]
+        flags.parse(config, translated([f"--{name}=0"], table, ""), prog="")
     except EdgeRuntimeError as error:
         return "unknown flag" not in str(error)
     return True
