@@ -26,6 +26,7 @@ check: build  ## lint, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint cython_ext scripts/rig/race.pyx  # it looks for pycodestyle there
+	$(BIN)/vermin --target=3.10- --violations --no-tips --quiet edge_runtime policy_server scripts tests
 	$(BIN)/python -m scripts.benches.house
 	$(MAKE) --no-print-directory protos
 	git diff --exit-code -- edge_runtime/wire
