@@ -1,4 +1,4 @@
-"""What travels between robot and server, as frozen dataclasses over numpy."""
+"""What travels between robot and server: frozen dataclasses over numpy; those with arrays equal only themselves."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Welcome:
     understands: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Frame:
     """One camera's picture: raw RGB bytes or a JPEG, with the shape it has once decoded."""
 
@@ -129,7 +129,7 @@ class Frame:
         return cls(camera, pixels.shape[0], pixels.shape[1], "raw", pixels.data.cast("B"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Observation:
     """What the robot saw: row i of the chunk that answers it is for `timestep` + i.
 
@@ -164,7 +164,7 @@ class ServerTimes:
     finish: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chunk:
     """`actions` (rows, joints) float32 in joint units, row i for `first_timestep` + i."""
 
