@@ -112,14 +112,12 @@ def _needs(path: Path) -> systemd.Needs:
 def _exported(config: ServerConfig, stop: Future[None]) -> ServerConfig:
     """With a bundle in the place of each LeRobot checkpoint. Raises what the export does, or CancelledError."""
     from policy_server.engines import checkpoint_folder, exported
-    from policy_server.engines.stated import stated
+    from policy_server.engines.stated import StatedRobot, stated
 
     if config.engine == "lerobot":
         return config
     found = {name: folder for name in config.bundles if (folder := checkpoint_folder.find(name)) is not None}
     if not found:
-        if config.robot.type or config.names or config.units or config.fps:
-            raise ConfigError("engine: a bundle says its joints and rate itself; they are stated for a checkpoint")
         return config
     try:
         robot = stated(config.robot, config.names, config.units, config.fps)
@@ -127,7 +125,8 @@ def _exported(config: ServerConfig, stop: Future[None]) -> ServerConfig:
         error.args = (f"{next(iter(found))} is a LeRobot checkpoint: {error}",)
         raise
     made = {name: str(exported.bundle_of(name, found[name], robot, config.cache_dir, stop)) for name in found}
-    return replace(config, bundles=[made.get(name, name) for name in config.bundles])
+    bundles = [made.get(name, name) for name in config.bundles]
+    return replace(config, bundles=bundles, robot=StatedRobot(), names=[], units=[], fps=None)
 
 
 def _sources(config: ServerConfig, argv: list[str]) -> list[Source]:
@@ -149,6 +148,8 @@ def _sources(config: ServerConfig, argv: list[str]) -> list[Source]:
         for name in config.bundles
     ]
     inside = bundle.inside(config.model_dir) if config.model_dir is not None else []
+    if config.robot.type or config.names or config.units or config.fps:
+        raise ConfigError("engine: a bundle says its joints and rate itself; they are stated for a checkpoint")
     return [*offered, *map(bundle.load, inside)]
 
 

@@ -165,7 +165,7 @@ def cli_config() -> type:
 
 
 def serve(*argv: str) -> None:
-    cli._exported(flags.parse(cli_config(), list(argv), "", positional="bundles"), Future())
+    cli._sources(cli._exported(flags.parse(cli_config(), list(argv), "", positional="bundles"), Future()), [])
 
 
 @pytest.mark.export

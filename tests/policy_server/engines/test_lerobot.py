@@ -85,7 +85,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_without_lerobot_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "lerobot", None)
-    with pytest.raises(ConfigError, match=r"lerobot is not usable here .*edge-runtime\[lerobot\]"):
+    with pytest.raises(ConfigError, match=r"lerobot is not usable here .*pip install .*\[lerobot\]"):
         open_engine(LeRobotPolicy(str(act(tmp_path)), SO101, "cpu"), CPU)
 
 
