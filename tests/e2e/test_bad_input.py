@@ -13,6 +13,8 @@ import pytest
 import policy_server
 from scripts.rig.program import WAIT_S, Arm, Server
 
+pytestmark = pytest.mark.long
+
 BUNDLES = Path(policy_server.__file__).parent / "bundles"
 
 

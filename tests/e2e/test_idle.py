@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from edge_runtime.wire.messages import Chunk, Observation
 from scripts.rig.program import Edge
 from scripts.rig.usage import cpu_s
 from tests.edge_runtime.link.scripted_server import POLICY, ScriptedServer
+
+pytestmark = pytest.mark.long
 
 LOOKED_AT_S = 3.0
 ROWS = 1000

@@ -139,6 +139,7 @@ def test_a_signal_before_the_server_is_there_ends_it_well(arm: Arm, folder: Path
         assert edge.end(number) == 0, edge.text
 
 
+@pytest.mark.long
 def test_frames_of_real_captures_drive_the_images_policy(folder: Path) -> None:
     with Arm(folder, "--goal=fixed") as arm:
         if not arm.ready["cameras"]:

@@ -118,6 +118,7 @@ def test_the_commands_under_the_pictures_draw_them(tmp_path: Path) -> None:
             assert cv2.imread(str(file)).shape[1] == 1200, file
 
 
+@pytest.mark.long
 def test_step_by_step_the_arm_moves(tmp_path: Path) -> None:
     """The three commands as they stand, but for ports and folders of the test's own."""
     here = {"/tmp/so101": f"{tmp_path}/so101", "127.0.0.1:8080": f"127.0.0.1:{free_port()}"}

@@ -13,6 +13,8 @@ from scripts.rig.bundles import write_bundle
 from scripts.rig.program import Program, Server
 from scripts.rig.proxy import Link, Proxy
 
+pytestmark = pytest.mark.long
+
 STATE = "act_so101_pick_place"
 
 
