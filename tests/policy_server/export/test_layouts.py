@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from edge_runtime.errors import ConfigError, ModelError
 from edge_runtime.wire.messages import Floats
-from policy_server.export.checkpoint import load, locate
+from policy_server.engines.checkpoint_folder import locate
+from policy_server.export.checkpoint import load
 from policy_server.export.parity import Observation
 from policy_server.export.policies import Policy, build
 from policy_server.export.statistics import from_file
