@@ -194,10 +194,11 @@ class ToldBus(StepBus):
         self._parts_heard = 0
         lay(self, self._step)
         runtime, supervisor, page = (self._told[word] for word in (_RUNTIME, _SUPERVISOR, _PAGE))
-        self._processes["runtime"] = os.pidfd_open(runtime)
-        if supervisor:
-            self._processes["supervisor"] = os.pidfd_open(supervisor)
-            self._page = Page(os.open(f"/proc/{runtime}/fd/{page}", os.O_RDWR))
+        with suppress(ProcessLookupError, FileNotFoundError):  # one of them has ended meanwhile
+            self._processes["runtime"] = os.pidfd_open(runtime)
+            if supervisor:
+                self._processes["supervisor"] = os.pidfd_open(supervisor)
+                self._page = Page(os.open(f"/proc/{runtime}/fd/{page}", os.O_RDWR))
 
     def _come_to(self, part: str, counted: str) -> None:
         self.enter(part)
@@ -223,7 +224,7 @@ class ToldBus(StepBus):
             self._send("runtime", signal.SIGCONT)
 
     def _send(self, who: str, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # it has ended
+        with suppress(ProcessLookupError, KeyError):  # it has ended, maybe before it was known
             signal.pidfd_send_signal(self._processes[who], number)
 
     def _after(self, seconds: float, act: Callable[..., None], *what: Any) -> None:
