@@ -213,9 +213,10 @@ def web(kind: str, *parts: bytes, status: int = 200) -> Iterator[str]:
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.end_headers()
-            for part in parts:
-                self.wfile.write(part)
-            self.wfile.flush()
+            with suppress(OSError):  # a camera that is refused hangs up
+                for part in parts:
+                    self.wfile.write(part)
+                self.wfile.flush()
             over.wait(10)
 
         def log_message(self, *args: object) -> None:

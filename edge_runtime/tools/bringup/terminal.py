@@ -13,6 +13,7 @@ from typing import TextIO
 from edge_runtime.errors import UsageError
 
 WIDTH = 80
+_AWAKE_S = 0.2  # between two looks at signals
 
 
 def wrap(text: str, lead: str) -> str:
@@ -82,6 +83,9 @@ class Terminal:
         return True
 
     def _read(self) -> str:
+        # A signal that comes just before a blocking read is not acted on until the read returns.
+        while not select.select([self._source], [], [], _AWAKE_S)[0]:
+            pass
         line = self._source.readline()
         if not line:
             raise KeyboardInterrupt
