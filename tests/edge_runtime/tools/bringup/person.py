@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import re
@@ -30,6 +31,7 @@ class Person:
     def __init__(self, *arguments: str, program: Sequence[str] = PROGRAM, **settings: Any) -> None:
         self._command = ["setsid", "--ctty", *program, *arguments]
         self._settings = settings
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._seen = ""
         self._looked_at = 0
 
@@ -53,7 +55,7 @@ class Person:
         """Read until `text` (a regular expression) has appeared after what was seen before; what led up to it."""
         deadline = time.monotonic() + PATIENCE_S
         while not (found := re.compile(text).search(self._seen, self._looked_at)):
-            if not select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0] or not self._read():
+            if not self._waits_until(deadline) or not self._read():
                 raise AssertionError(f"{text!r} did not appear in:\n{self._seen[self._looked_at :]}")
         shown = self._seen[self._looked_at : found.end()]
         self._looked_at = found.end()
@@ -67,9 +69,11 @@ class Person:
 
     def leave(self) -> int:
         """Read to the end; the exit code."""
-        while self._read():
-            pass
-        return self._process.wait(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while self._waits_until(deadline):
+            if not self._read():
+                return self._process.wait(PATIENCE_S)
+        raise AssertionError(f"it did not end after:\n{self._seen[self._looked_at :]}")
 
     @property
     def widest(self) -> int:
@@ -77,10 +81,14 @@ class Person:
         plain = re.sub(r"\x1b\[[0-9]*[A-Za-z]", "", self._seen)
         return max(len(line.rstrip("\r")) for line in plain.split("\n"))
 
+    def _waits_until(self, deadline: float) -> bool:
+        """Whether there is something to read, or the end, before that."""
+        return bool(select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0])
+
     def _read(self) -> bool:
         try:
             data = os.read(self._master, 4096)
         except OSError:  # EIO: the program has ended
             return False
-        self._seen += data.decode()
+        self._seen += self._decoder.decode(data)
         return bool(data)

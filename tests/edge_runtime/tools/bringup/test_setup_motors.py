@@ -101,6 +101,7 @@ def test_a_servo_that_was_just_set_up_keeps_its_id(arm: VirtualBus) -> None:
         person.see("Connect the wrist_roll's servo only")
         person.press()
         person.see("✓ wrist_roll: id 5, as it was")
+        person.see("Connect the wrist_flex's servo only")  # what is typed before a question is flushed, Ctrl-C too
         person.press(CTRL_C)
         assert person.leave() == 130
     assert not arm.log.writes("ID")
