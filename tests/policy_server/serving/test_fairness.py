@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,32 +24,21 @@ def busy(seconds: float) -> None:
 def test_who_decodes_little_goes_before_eight_sessions_that_decode_much() -> None:
     """One place, taken; eight of one address wait for it, and then one of another, which had less."""
     turns = DecodingTurns(1)
-    order: queue.SimpleQueue[Share] = queue.SimpleQueue()
-
-    grant, entered = turns._grant, threading.Semaphore(0)
-
-    def decode(share: Share) -> None:
-        with mine[share]:
-            order.put(share)
-            busy(0.002)
-
     liars: list[Share] = [("address 192.0.2.7", number) for number in range(8)]
     honest: Share = ("address 192.0.2.8", 9)
     mine = {share: turns.of(share) for share in (*liars, honest)}
     for share in liars:
-        decode(share)
-        assert order.get() == share
+        with mine[share]:
+            busy(0.002)
     mine[liars[0]].cost_s = 0.0  # beside this one nobody is quick
     with mine[liars[0]]:
-        turns._grant = lambda: (grant(), entered.release())[0]  # type: ignore[func-returns-value, method-assign]
-        threads = [threading.Thread(target=decode, args=(share,)) for share in (*liars[1:], honest)]
-        for thread in threads:
-            thread.start()
-        for _ in threads:
-            assert entered.acquire(timeout=20)
-    for thread in threads:
-        thread.join()
-    assert order.get() == honest
+        for share in (*liars[1:], honest):
+            turns.enter(mine[share])
+        assert turns._decoding == [mine[liars[0]]]
+        started: list[Share] = []
+        start = turns._start
+        turns._start = lambda turn: (started.append(turn.share), start(turn))[1]  # type: ignore[func-returns-value, method-assign]
+    assert started[0] == honest
 
 
 def test_who_decodes_quickly_does_not_wait_for_who_decodes_long() -> None:
